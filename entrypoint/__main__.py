@@ -279,6 +279,8 @@ def _up(settings: Settings, *, bare: bool = False) -> int:
     console.set_up(settings)
     for line in tried.lines:
         console.log.info("tried: %s", line)
+    for line in recipes.untold(settings) if own_job else ():
+        console.log.info("note: %s", line)
     for line in (*warnings(settings), *tried.warnings):
         console.log.warning("%s", line)
     inbox = Inbox()

@@ -40,6 +40,8 @@ LONG_ANSWER = 80
 """Characters of an answer that no completion is likely to end with."""
 SAMPLES = 8
 """Samples of a prompt."""
+LENGTH = 512
+"""Tokens of a prompt, and of a completion."""
 NAME = "rollcall-run"
 """Of a run on a platform."""
 
@@ -215,6 +217,21 @@ class _NewRun:
         return int(self.options.nodes)
 
     @property
+    def room(self) -> int | None:
+        """The most tokens that the model reads; None if its files are not at hand."""
+        from trainer.config import new_run
+
+        place = self.model
+        if place is not None and place.path is None:
+            return None
+        return new_run.room(str(place.path) if place else self.options.model)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a prompt, and of a completion, which the model can read together."""
+        return min(LENGTH, (self.room or 2 * LENGTH) // 2)
+
+    @property
     def shared(self) -> str:
         """The directory of the run's files on the nodes."""
         options = self.options
@@ -253,6 +270,7 @@ class _NewRun:
                 chat=json.dumps(_has_chat(options.model, self.model.path if self.model else None)),
                 reward=json.dumps(self._reward(self.reward.spelled if self.reward else "")),
                 samples=SAMPLES,
+                length=self.length,
                 batch=batch,
                 prompts=2 * batch // SAMPLES,
             )
@@ -309,6 +327,11 @@ class _NewRun:
         for flag, place in (("--model", self.model), ("--reward", self.reward)):
             if place is not None and place.path is None:
                 yield f"{flag} {place.name}: it is not on this machine, and was not looked at"
+        if not self.is_kept and self.length < LENGTH:
+            yield (
+                f"--model {options.model}: it reads at most {self.room} tokens. In run.yaml, a "
+                f"prompt and a completion have at most {self.length} tokens each"
+            )
         answers = [str(row.get(options.label_key, "")) for row in data.rows]
         if options.reward != OWN or not answers:
             return

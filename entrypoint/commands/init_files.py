@@ -16,8 +16,8 @@ advantage_estimator: group_norm   # GRPO: the samples of a prompt are compared w
 n_samples_per_prompt: {samples}
 rollout_batch_size: {prompts:<4}          # prompts of a step
 train_batch_size: {batch:<4}            # samples of an update: two updates in each step
-prompt_max_len: 512               # tokens
-generate_max_len: 512             # tokens
+prompt_max_len: {length:<4}              # tokens
+generate_max_len: {length:<4}            # tokens
 actor_learning_rate: 1e-6
 init_kl_coef: 0.001
 use_kl_loss: true

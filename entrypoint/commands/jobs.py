@@ -47,6 +47,8 @@ def submit(settings: Settings, options: argparse.Namespace) -> int:
     post = partial(ask, settings, "POST", "/v1/jobs", json=body, timeout=SUBMIT_SECONDS)
     row = submitted(settings, post)
     job = str(row["id"])
+    for note in row.get("notes", ()):  # a head of an older version has none
+        print(f"note: {note}", file=sys.stderr)
     if options.no_wait:
         print(json.dumps(row) if options.json else job)
         return ExitCode.FINISHED

@@ -326,4 +326,5 @@ class JobQueue:
         row["recipe"] = settings.recipe
         row["run_dir"] = str(settings.run_dir)
         row["runtime_env"] = sorted(job.runtime_env)
+        row["notes"] = list(recipes.untold(settings))
         return row

@@ -12,8 +12,10 @@ from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, known_columns, know
 from env.data.rows import column_of, is_chat, read_rows
 from env.registry import FUNCTION, Kind, parts
 from env.rewards.python_file import NAME
+from trainer.config.architecture import positions
 from trainer.config.config import Config
 from trainer.config.data_sets import HUB_NAME
+from trainer.config.model_files import known_shape
 from trainer.config.parse import DESCRIPTION, PROG, read
 from trainer.config.read_flags import aliases
 from trainer.config.schema import flags_of
@@ -35,7 +37,14 @@ __all__ = [
     "known_template",
     "may_be_on_hub",
     "own_file",
+    "room",
 ]
+
+
+def room(model: str) -> int | None:
+    """Return the tokens that a model reads; None if its files, or its cache, do not say."""
+    found = positions(known_shape(model))
+    return found if isinstance(found, int) and found > 1 else None
 
 
 def first_rows(data: Path) -> Sequence[Mapping[str, Any]]:

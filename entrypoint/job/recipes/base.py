@@ -361,6 +361,12 @@ def load(name: str) -> Recipe:
     return cast(Recipe, module.RECIPE)
 
 
+def untold(settings: Settings) -> Sequence[str]:
+    """Return what nobody has told of a job that any program may be, for `up` and `submit`."""
+    recipe = load(settings.recipe)
+    return recipe.notes(settings) if recipe.runs_any_program else ()
+
+
 def faults_beside(settings: Settings) -> Sequence[str]:
     """Return the faults of a head's job whose settings have faults; none if it depends on those."""
     if isinstance(settings, PartlyRead):

@@ -18,6 +18,7 @@ from entrypoint.commands.init_platforms import PLATFORMS
 from entrypoint.config.read import read_settings
 from entrypoint.machine.gpus import discover
 from tests.support.init_files import PLACES, job_of, run, written
+from tests.support.model_files import write_files
 
 __all__ = ["run"]
 
@@ -327,6 +328,18 @@ def test_a_platform_without_gpus_is_asked_for_none(run: Path, platform: str) -> 
     texts = [(run / name).read_text() for name in _names(platform)]
     assert not any(asked[platform] in text for text in texts)
     assert all(yaml.safe_load(text) for text in texts[:1] if platform != "slurm")
+
+
+@pytest.mark.parametrize(("reads", "length"), [(128, 64), (4096, 512), ("many", 512)])
+def test_a_prompt_and_a_completion_are_as_long_as_the_model_reads(
+    run: Path, capsys: pytest.CaptureFixture[str], reads: object, length: int
+) -> None:
+    model = write_files(run / "small", max_position_embeddings=reads)
+    assert written(run, "--model", str(model)) == 0
+    flags = yaml.safe_load((run / "run.yaml").read_text())
+    assert (flags["prompt_max_len"], flags["generate_max_len"]) == (length, length)
+    said = f"it reads at most {reads} tokens. In run.yaml, a prompt and a completion have at most"
+    assert (said in capsys.readouterr().err) == (length < 512)
 
 
 def test_what_lies_only_on_the_cluster_is_possible_and_said(

@@ -188,6 +188,16 @@ def test_a_local_directory_is_packed_as_ray_does_and_brought_to_the_head(
     assert row["runtime_env"] == {"env_vars": {"LEVEL": "2"}, "working_dir": str(package)}
 
 
+def test_what_nobody_has_told_of_a_submitted_program_is_said(
+    job_head: JobHead, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rollcall(job_head, "submit", "--no-wait", "--", "true") == 0
+    printed = capsys.readouterr()
+    assert printed.out == "job-1\n"
+    assert printed.err.startswith("note: not known of this program: steps, checkpoints and how")
+    assert "ROLLCALL_STEP_PATTERN, ROLLCALL_CHECKPOINTS and ROLLCALL_RESUME_ARGS" in printed.err
+
+
 def test_a_submission_whose_answer_is_lost_is_repeated_and_is_one_job(
     job_head: JobHead, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
