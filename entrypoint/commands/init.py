@@ -219,12 +219,7 @@ class _NewRun:
     @property
     def room(self) -> int | None:
         """The most tokens that the model reads; None if its files are not at hand."""
-        from trainer.config import new_run
-
-        place = self.model
-        if place is not None and place.path is None:
-            return None
-        return new_run.room(str(place.path) if place else self.options.model)
+        return init_answers.room(self.options.model, self.model)
 
     @property
     def length(self) -> int:

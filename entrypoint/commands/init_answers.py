@@ -331,3 +331,12 @@ def check_together(options: argparse.Namespace) -> None:
     given = (options.data, options.model, options.reward)
     if platform == COMPOSE and (wrong := next((one for one in given if "}" in one), "")):
         raise AnswerError(f"{wrong}: a compose file takes no }} in the job's words. Rename it")
+
+
+def room(name: str, place: Place | None) -> int | None:
+    """Return the tokens that a model of a directory, or of the hub, reads; None if unknown here."""
+    from trainer.config import new_run
+
+    if place is not None and place.path is None:
+        return None
+    return new_run.room(str(place.path) if place else name)
