@@ -35,7 +35,7 @@ from entrypoint.machine.gpus import discover
 from entrypoint.net import wait
 from entrypoint.processes.inbox import Inbox, RayFailedError, UnfitRayError
 from entrypoint.run import errors
-from entrypoint.run.failure_classes import FailureClass, service_of
+from entrypoint.run.failure_classes import HUB, FailureClass, service_of
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.restore import OtherRunError
 from entrypoint.run.run_attempts import TELLS_STEPS
@@ -268,6 +268,8 @@ class Supervisor:
             classes.error_of_code(reason, failure),
             progressed=progressed or failure in BY_US,
         )
+        service = service_of(failure, reason.sentence)
+        history = replace(history, lacks_hub=service == HUB)
         at = f" ({reason.place})" if failure is FailureClass.CODE else ""
         if failure not in NO_FAILURE:
             self.run.journal.record(
@@ -281,7 +283,7 @@ class Supervisor:
                 lost_nodes=list(result.lost_nodes),
                 evidence=reason.sentence,
                 place=reason.place,
-                service=service_of(failure, reason.sentence),
+                service=service,
             )
         found = classes.find_evidence(result, failure)
         node = (found.node or self._worker_at(found.address)) if found else None

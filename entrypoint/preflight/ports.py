@@ -21,6 +21,7 @@ from entrypoint.net.port_block import PortBlock, why_not
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
 from entrypoint.processes import process, services
+from entrypoint.processes.leftovers import DAEMON
 
 FEWEST_WORKER_PORTS = 16
 FIRST_OF_USERS = 1024
@@ -216,12 +217,27 @@ def stale_ray(context: Context) -> Finding:
         return Finding(Verdict.FAIL, evidence, f"give this one {names}")
     left = process.find_ours_or_orphaned(context.settings.node_mark)
     if not left:
-        return Finding(Verdict.PASS, "no earlier Ray of this node is left")
+        none = "no earlier Ray of this node is left"
+        return Finding(Verdict.PASS, f"{none}{_other_rays()}")
     are = "process of an earlier Ray of this node is"
     if len(left) > 1:
         are = "processes of an earlier Ray of this node are"
     evidence = f"{len(left)} {are} left"
     return Finding(Verdict.PASS, f"{evidence}; before Ray starts they are ended")
+
+
+def _other_rays() -> str:
+    """Return which Rays run on this machine that no living node of Rollcall has; "" for none.
+
+    They are found by their daemons: no variable of this shell need name them.
+    """
+    daemons = process.named(DAEMON)
+    living = process.of_living_nodes() if daemons else set()
+    pids = [str(one.pid) for one in daemons if one.pid not in living]
+    if not pids:
+        return ""
+    which = f"{'pid' if len(pids) == 1 else 'pids'} {', '.join(pids)}"
+    return f"; another Ray runs on this machine ({DAEMON}, {which}), and shares its memory and GPUs"
 
 
 CHECKS = (

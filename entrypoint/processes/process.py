@@ -252,6 +252,16 @@ def of_living_nodes() -> set[int]:
     return started | {living[owners[pid]] for pid in started}
 
 
+def named(name: str) -> list[psutil.Process]:
+    """Return the machine's processes of that name, whoever has started them."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.name() == name and _lives(process):
+                found.append(process)
+    return found
+
+
 def _carriers(
     mark: str, variables: Mapping[str, str]
 ) -> Iterator[tuple[psutil.Process, dict[str, str]]]:

@@ -194,7 +194,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.SERVICE: Failure(
         evidence="exit code 69, the model hub unreachable",
-        answer="wait for the service, then resume",
+        answer="wait for the service, then resume; for the hub once, after 15 s",
         reason="a service did not answer",
         remedy=f"Look at the service that the cause names, and its log. {RESUMES}",
         driver_code=ExitCode.UNREACHABLE,

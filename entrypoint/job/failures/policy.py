@@ -31,6 +31,8 @@ class History:
     """The error of the code that ended the last attempt, if one did."""
     saves_itself: bool = False
     """Nobody but the job knows what it has saved, and from where it goes on."""
+    lacks_hub: bool = False
+    """The last attempt needed a model or a data set of the hub, which did not answer."""
 
 
 @dataclass(slots=True)
@@ -129,6 +131,8 @@ OWN_SAVE = "what the job has saved is not known"
 PAUSE_SECONDS = 1.0
 MEMORY_PAUSE_SECONDS = 16.0
 """What used up a node's memory beside the job, or is left of the job, may be gone by then."""
+HUB_PAUSE_SECONDS = 15.0
+"""A hub that cannot be reached is no crash: it is as far away at once."""
 OUT_OF_MEMORY = (FailureClass.GPU_OOM, FailureClass.HOST_OOM)
 """Another attempt may fit; if it does not, the user must change the job."""
 
@@ -190,6 +194,12 @@ def decide(
             f"{about.reason}, and {attempts} brought no new step: "
             "giving up (ROLLCALL_MAX_RESTARTS)",
         )
+    if history.lacks_hub and in_vain:
+        if history.same_class > 1:
+            why = "the hub did not answer, twice in a row, and no step was made: giving up"
+            return Stop("failed", about.exit_code, why)
+        wait = duration(HUB_PAUSE_SECONDS)
+        return Resume(f"the hub did not answer: {where} once, in {wait}", HUB_PAUSE_SECONDS)
     if failure is FailureClass.GPU_FAULT and node:
         return Replace(f"a GPU of {node} failed: evicting it, {where}", node)
     return Resume(

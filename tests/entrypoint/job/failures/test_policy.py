@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from contract.exit_codes import ExitCode
@@ -181,3 +183,17 @@ def test_storage_beyond_the_budget_ends_with_73() -> None:
     beyond = decide(F.STORAGE, history(attempts_without_progress=4), 3)
     assert isinstance(beyond, Stop)
     assert beyond.exit_code == ExitCode.RUN_DIR
+
+
+def test_a_hub_that_does_not_answer_is_tried_once_more_and_later() -> None:
+    first = replace(history(1), lacks_hub=True)
+    decision = decide(F.SERVICE, first, from_step=0)
+    assert isinstance(decision, Resume)
+    assert decision.first_pause == 15
+    assert "once, in 15 s" in decision.sentence
+    again = decide(F.SERVICE, replace(history(2, same_class=2), lacks_hub=True), from_step=0)
+    assert isinstance(again, Stop)
+    assert again.exit_code == ExitCode.JOB_FAILED
+    assert again.sentence.startswith("the hub did not answer, twice in a row")
+    other = decide(F.SERVICE, history(2, same_class=2), from_step=0)
+    assert isinstance(other, Resume), "a reward server may need longer"
