@@ -87,6 +87,7 @@ def main() -> int:
             "ragged_trl_to_builtin": ragged_trl,
             "ragged_target": TRL_TARGET,
             "uniform_trl_ppo_to_builtin": ratio(uniform, "trl ppo", "ppo"),
+            "uniform_trl_ppo_to_products": limit(uniform),
             "ragged_trl_ppo_to_builtin": ratio(ragged, "trl ppo", "ppo"),
             "uniform": middle(uniform),
             "ragged": middle(ragged),
@@ -138,7 +139,8 @@ def builtin_and_floor(task: Task, algorithm: str) -> Row:
         row["timing/step"] -= waited
         row["timing/reward"] -= waited
     ratios = [row["timing/step"] / floor["step"] for row, floor in zip(steps, floors, strict=True)]
-    shown = {f"floor_{key}": median(floors[WARM:], key) for key in ("step", "generate", "update")}
+    keys = ("step", "generate", "update", "products")
+    shown = {f"floor_{key}": median(floors[WARM:], key) for key in keys}
     return phases(steps) | shown | {"to_floor": round(statistics.median(ratios[WARM:]), 4)}
 
 
@@ -222,6 +224,13 @@ def median(rows: list[dict[str, Any]], name: str) -> float:
 def ratio(rounds: list[Sides], above: str, below: str) -> float:
     """The median over rounds of one side's step time against another's."""
     return round(statistics.median(r[above]["step"] / r[below]["step"] for r in rounds), 4)
+
+
+def limit(rounds: list[Sides]) -> float:
+    """TRL's PPO against the matrix products of its step alone: no trainer has a higher ratio."""
+    return round(
+        statistics.median(r["trl ppo"]["step"] / r["ppo"]["floor_products"] for r in rounds), 4
+    )
 
 
 def middle(rounds: list[Sides]) -> Sides:

@@ -3,7 +3,8 @@
 `generate` of transformers, one forward, one backward and one AdamW step on completions of equal
 length; no reward, no cluster, no metrics. PPO has a pass of the reference and one of the critic
 before the update, and the critic's update. It makes a step whenever somebody connects, and says
-when it is done.
+when it is done. `products` are the seconds that the matrix products of its step would take at the
+fastest rate of the model's own shapes on this machine: no trainer's step is shorter.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForTokenClassification,
@@ -63,6 +65,15 @@ class Floor:
         prompts = tokenizer(texts, return_tensors="pt")["input_ids"]
         self._prompts = prompts.repeat_interleave(shared.COMPLETIONS, 0)
 
+    def products(self) -> float:
+        """Seconds that the matrix products of a step take at least."""
+        counter = FlopCounterMode(display=False)
+        with counter:
+            rows = self.step()["tokens"]
+        config = self._policy.module.config
+        wide, narrow = config.intermediate_size, config.hidden_size
+        return counter.get_total_flops() / rate_of_products(int(rows), narrow, wide)
+
     def step(self) -> dict[str, float]:
         """Seconds of the step and of its parts, and how many tokens it has seen."""
         began = time.perf_counter()
@@ -106,15 +117,27 @@ def values_of(critic: nn.Module, tokens: Tensor, width: int) -> Tensor:
     return values
 
 
+def rate_of_products(rows: int, narrow: int, wide: int, times: int = 20) -> float:
+    """FLOP/s of the fastest of `times` products of (rows, narrow) with (narrow, wide)."""
+    left, right = torch.randn(rows, narrow), torch.randn(narrow, wide)
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        left @ right
+        seconds.append(time.perf_counter() - began)
+    return 2 * rows * narrow * wide / min(seconds)
+
+
 def main(root: str, longest: int, steps: int, algorithm: str) -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     task = shared.Task(Path(root), longest, steps)
     rows = []
     with Listener(str(task.turns)) as listener:
         floor = Floor(task, algorithm)
+        products = floor.products()
         for _ in range(steps):
             with listener.accept() as other:
-                rows.append(floor.step())
+                rows.append(floor.step() | {"products": products})
                 other.send("done")
     shared.report(task.root / "floor.json", rows)
 
