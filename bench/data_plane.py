@@ -103,7 +103,7 @@ def of_trainer(completions: Sequence[Any], ranks: int) -> Row:
 
     from tests.support.simulated_ranks import config_of, workers_of
     from trainer.algorithms import advantages
-    from trainer.algorithms.baselines import Rewards
+    from trainer.algorithms.advantages import Rewards
     from trainer.workers import experience
     from trainer.workers.protocols import Critic, Policy
 

@@ -181,8 +181,7 @@ def test_a_trainer_flag(tree: Path) -> None:
     change(tree, "Add a trainer flag", edits)
     program = """
 import numpy as np
-from trainer.algorithms.advantages import scores
-from trainer.algorithms.baselines import Rewards
+from trainer.algorithms.advantages import Rewards, scores
 from trainer.config.parse import unchecked
 words = ["--advantage_estimator", "dr_grpo", "--advantage_scale", "3"]
 rewards = Rewards(whole=np.array([0.0, 1.0]))
@@ -199,7 +198,7 @@ def test_an_estimator(tree: Path) -> None:
         "trainer/config/estimators.py": lambda text: after(
             "ESTIMATORS = {\n", '    "best": Estimator(Baseline.BEST, compares_group=True),\n'
         )(after('    NONE = "none"\n', '    BEST = "best of the prompt\'s completions"\n')(text)),
-        "trainer/algorithms/baselines.py": after(
+        "trainer/algorithms/advantages.py": after(
             "BASELINES: dict[Baseline, Callable[[Completions], Groups]] = {\n",
             "    Baseline.BEST: lambda of: of.rewards - of.rewards.max(axis=1, keepdims=True),\n",
         ),
@@ -207,8 +206,7 @@ def test_an_estimator(tree: Path) -> None:
     change(tree, "Add an estimator", edits)
     program = """
 import numpy as np
-from trainer.algorithms.advantages import scores
-from trainer.algorithms.baselines import Rewards
+from trainer.algorithms.advantages import Rewards, scores
 from trainer.config.parse import unchecked
 settings = unchecked(["--advantage_estimator", "best"]).advantage
 print(scores(settings, Rewards(whole=np.array([0.0, 1.0, 2.0, 5.0])), np.full(4, 7), 2).tolist())

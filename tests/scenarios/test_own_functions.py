@@ -28,7 +28,7 @@ PAGE = (ROOT / "docs" / "algorithms.md").read_text()
 (EXAMPLE,) = re.findall(r"```python\n# mine\.py\n(.+?)```", PAGE, re.DOTALL)
 SAME = """
 import numpy as np
-from trainer.algorithms.baselines import normalised
+from trainer.algorithms.advantages import normalised
 from trainer.config.policy_loss_formulas import clipped_surrogate
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.algorithms import advantages
-from trainer.algorithms.advantages import AdvantageInputs, Moments, Numbers
-from trainer.algorithms.baselines import Floats, Rewards
+from trainer.algorithms.advantages import AdvantageInputs, Floats, Moments, Numbers, Rewards
 from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import BoolArray, FloatArray, IntArray
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from trainer.algorithms.baselines import Completions, Rewards, own_estimate
+from trainer.algorithms.advantages import Completions, Rewards, own_estimate
 from trainer.algorithms.own_functions import OwnFunction
 from trainer.config.config import Config
 from trainer.config.options.algorithm import LossSettings

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Baseline(StrEnum):
-    """What is subtracted from the reward of a completion; `baselines.BASELINES` computes it."""
+    """What is subtracted from the reward of a completion; `advantages.BASELINES` computes it."""
 
     NONE = "none"
     GROUP_MEAN = "mean of the prompt's completions"

@@ -19,7 +19,7 @@ from contract.options import ended
 from env.images.rows import texts_of
 from env.types import Prompt, RewardFunction, RewardPart, RewardRequest, Score
 from env.user_code import Cause, same_fault
-from trainer.algorithms.baselines import Rewards
+from trainer.algorithms.advantages import Rewards
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.support import padded_advantages
 from tests.support.padded_advantages import PaddedInputs
 from trainer.algorithms import advantages
-from trainer.algorithms.advantages import Moments
-from trainer.algorithms.baselines import Rewards, subtract
+from trainer.algorithms.advantages import Moments, Rewards, subtract
 from trainer.config.estimators import ESTIMATORS
 from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import BoolArray, FloatArray

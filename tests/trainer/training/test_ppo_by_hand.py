@@ -24,7 +24,7 @@ from tests.support.local_workers import LocalLauncher
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
 from trainer.algorithms import advantages, division
-from trainer.algorithms.baselines import Rewards
+from trainer.algorithms.advantages import Rewards
 from trainer.config.config import Config
 from trainer.types import Completion
 from trainer.workers import experience, groups

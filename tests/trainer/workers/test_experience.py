@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.simulated_ranks import SimulatedGroup, Store, config_of, workers_of
 from trainer.algorithms import advantages
-from trainer.algorithms.baselines import Rewards
+from trainer.algorithms.advantages import Rewards
 from trainer.types import Completion, FloatArray
 from trainer.workers import experience
 from trainer.workers.experience import Lesson
