@@ -23,7 +23,6 @@ from pathlib import Path
 
 import pytest
 
-from contract.exit_codes import MEANINGS, ExitCode
 from contract.run_dir import RunFiles
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
@@ -192,10 +191,8 @@ def test_there_are_examples_to_run() -> None:
     assert blocks("cluster")
 
 
-def test_troubleshooting_has_a_remedy_for_each_exit_code_and_failure_class() -> None:
+def test_troubleshooting_has_a_remedy_for_each_failure_class() -> None:
     page = TROUBLESHOOTING.read_text()
-    failed = [code for code in ExitCode if code is not ExitCode.FINISHED]
-    assert [code for code in failed if f"| {int(code)} |" not in page] == []
     no_failure = {FailureClass.FINISHED, FailureClass.SCALED_UP, FailureClass.STRAGGLER}
     assert [kind for kind in {*FailureClass} - no_failure if f"| `{kind}` |" not in page] == []
 
@@ -251,9 +248,8 @@ def of_a_run(run: RunFiles) -> list[Path]:
     return [path for name in properties if isinstance(path := getattr(run, name), Path)]
 
 
-def test_the_reference_has_the_tables_of_settings_and_exit_codes() -> None:
+def test_the_reference_has_the_tables_of_settings() -> None:
     """Renewed by `python -m tests.support.doc_pages`."""
-    assert set(MEANINGS) == set(ExitCode)
     assert with_variables(REFERENCE.read_text()) == REFERENCE.read_text()
 
 
