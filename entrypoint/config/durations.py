@@ -1,4 +1,4 @@
-"""Parsers of settings that are a length of time."""
+"""Settings that are a length of time: their parsers, their text, and bounds that others read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from contract.options import Bounds, ParseError
 DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|)")
 SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 LONGEST_SECONDS = 365 * 24 * 3600.0
-
-
 SHORTEST_SECONDS = 1.0
 """Of a duration that has no other bound: less means another unit."""
+SHORTEST_HANG = 600.0
+"""Seconds without a step that are no hang yet, however short the steps so far were."""
+
+
+def as_setting(seconds: float) -> str:
+    """Return seconds as a user would write them: 90s, 10m."""
+    return f"{seconds / 60:g}m" if seconds % 60 == 0 else f"{seconds:g}s"
 
 
 def seconds_of(raw: str) -> float | None:

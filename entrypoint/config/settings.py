@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from contract.durations import duration
 from contract.files import ray_home
 from contract.launch.command_lines import variables_before
 from contract.options import Declared, declared_in
@@ -126,12 +127,11 @@ class Settings:
     head_failover: float = variable(
         "ROLLCALL_HEAD_FAILOVER",
         "How long a lost head has to come back before a worker [takes its place]"
-        "(head-failover.md#a-head-that-is-lost), on a shared run directory. `auto`: 8 s. `off`: the"
-        " run waits for the head.",
+        "(head-failover.md#a-head-that-is-lost), on a shared run directory. `auto`: "
+        f"{duration(durations.SHORTEST_FAILOVER)}. `off`: the run waits for the head.",
         parse=durations.head_failover,
         at_least=durations.SHORTEST_FAILOVER,
         default=120.0,
-        shown="2m",
     )
     stragglers: Stragglers = variable(
         "ROLLCALL_STRAGGLERS",
@@ -290,8 +290,8 @@ class Settings:
         "The job hangs if no step ends for this long. For a `command` without steps, it is how"
         " long its log may be silent. [Details](recovery.md#a-hang).",
         at_least=5,
-        shown="learned from step times, at least 10m; none for a `command` without steps, or with "
-        "`DEBUG_RAY`",
+        shown=f"learned from step times, at least {durations.as_setting(durations.SHORTEST_HANG)}; "
+        "none for a `command` without steps, or with `DEBUG_RAY`",
     )
     head_timeout: float = variable(
         "ROLLCALL_HEAD_TIMEOUT",

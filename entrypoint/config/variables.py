@@ -9,6 +9,7 @@ from typing import Any
 
 from contract.options import Option
 from contract.redaction import MASK, redact
+from entrypoint.config.durations import as_setting
 
 SHOWN_CHARACTERS = 120
 LONGEST_PLACEHOLDER = 39
@@ -91,7 +92,7 @@ def _shown(default: Any) -> str:
     if isinstance(default, bool):
         return str(int(default))
     if isinstance(default, float):
-        return f"{default / 60:g}m" if default % 60 == 0 else f"{default:g}s"
+        return as_setting(default)
     return str(default or "–")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from contract.durations import duration
 from contract.progress import RESTORE, Phase, Progress
+from entrypoint.config.durations import SHORTEST_HANG
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.job.command_identity import is_same
 
@@ -25,7 +26,6 @@ FROZEN_SECONDS = 5.0
 """A head that has not looked for so much longer than usual was frozen, or its storage was."""
 START_SECONDS = 1800.0
 """Limit until the first sign of life: models are loaded, perhaps from a slow disk."""
-SHORTEST_SECONDS = 600.0
 COMPUTING_SECONDS = 120.0
 """Shortest limit for a part in which only the cluster computes, once its usual length is known."""
 COMPUTING_AFTER = frozenset({"reward", "forward", "update"})
@@ -174,7 +174,7 @@ def limit(after: str, gaps: Sequence[float], service_outage: float = 0.0) -> flo
     down.
     """
     computing = after in COMPUTING_AFTER and len(gaps) >= MIN_SAMPLES
-    floor = COMPUTING_SECONDS if computing else max(SHORTEST_SECONDS, 1.1 * service_outage)
+    floor = COMPUTING_SECONDS if computing else max(SHORTEST_HANG, 1.1 * service_outage)
     if after in STARTS | WRITES and not (after == START and len(gaps) >= KNOWN_STARTS):
         floor = max(floor, START_SECONDS)
     if not gaps:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from contract.progress import Phase, Progress
+from entrypoint.config.durations import SHORTEST_HANG
 from entrypoint.config.read import read_settings
 from entrypoint.job import attempt
 from entrypoint.job.failures import hang
 from entrypoint.job.failures.hang import (
     COMPUTING_SECONDS,
     KNOWN_STARTS,
-    SHORTEST_SECONDS,
     START_SECONDS,
     HangWatch,
     given_timeout,
@@ -100,7 +100,7 @@ def test_without_phases_twenty_median_steps_are_a_hang_but_at_least_ten_minutes(
         run.step(number)
         assert run.after(60) is None
     assert run.silence()[0] == pytest.approx(20 * 60, abs=61)
-    assert limit("step", [1.0] * 50) == SHORTEST_SECONDS
+    assert limit("step", [1.0] * 50) == SHORTEST_HANG
 
 
 def test_of_a_command_that_tells_no_steps_only_the_user_can_say_what_a_hang_is() -> None:
@@ -142,7 +142,7 @@ def test_a_command_that_starts_again_may_take_as_long_as_a_start() -> None:
     run.after(0)
     run.step(100)
     assert run.after(20) is None
-    assert run.silence()[0] == SHORTEST_SECONDS + 1, "from its first step on, steps count"
+    assert run.silence()[0] == SHORTEST_HANG + 1, "from its first step on, steps count"
 
 
 def test_a_command_whose_start_was_long_before_may_be_as_long_again() -> None:
@@ -173,7 +173,7 @@ def test_a_command_whose_last_starts_were_short_hangs_in_its_start_after_ten_min
     known.look(run.progress, None)
     run.watch = known
     seconds, told = run.silence()
-    assert seconds == SHORTEST_SECONDS + 1
+    assert seconds == SHORTEST_HANG + 1
     assert told == "nothing since the start for 10 min 1 s, which took at most 30 s before"
 
 
@@ -251,7 +251,7 @@ def test_a_head_that_restarts_watches_the_first_start_of_a_program_that_told_ste
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hang, "START_SECONDS", 1.0)
-    monkeypatch.setattr(hang, "SHORTEST_SECONDS", 1.0)
+    monkeypatch.setattr(hang, "SHORTEST_HANG", 1.0)
     assert World(tmp_path, ends(FINISHED, at_step=3)).lives().name == "finished"
 
     def hangs(world: World) -> JobInfo:
