@@ -21,6 +21,7 @@ from contract.journal import timestamp
 from contract.options import ConfigError
 from contract.redaction import MASK, SECRET_NAME, redact
 from contract.run_dir import RunFiles, name_of
+from entrypoint.commands import found_secrets
 from entrypoint.commands.arguments import Parser, fail, version
 from entrypoint.commands.found_run import run_of
 from entrypoint.commands.named_run import lack, meant
@@ -29,7 +30,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared, variable_names
 from entrypoint.config.uses import Use
 from entrypoint.machine.inventory import COLLECTIVE_PREFIXES, versions
-from entrypoint.run import bundle, errors, known_secrets
+from entrypoint.run import bundle, errors
 from entrypoint.run.bundle import Gathered, Member
 
 ENDINGS = (".tar.gz", ".tgz")
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         return fail(sentence, ExitCode.USAGE, as_json=options.json)
     environ = dict(os.environ)
     found = bundle.without_secrets(
-        _with_node(bundle.gather(run), environ), known_secrets.of(run, environ)
+        _with_node(bundle.gather(run), environ), found_secrets.of(run, environ)
     )
     try:
         size = _write(out, name, found)

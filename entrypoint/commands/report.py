@@ -15,11 +15,12 @@ from typing import Any
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
+from entrypoint.commands import found_secrets
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.found_run import run_of
 from entrypoint.commands.named_run import lack, meant
 from entrypoint.commands.node_shell import UnnamedRunError
-from entrypoint.run import comparison, known_secrets, run_facts
+from entrypoint.run import comparison, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST
 from entrypoint.run.flight_record import html, read_run, text
 from entrypoint.run.flight_record.read_run import Part
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if not run.journal.is_file():
             return fail(lack(str(run.root)), ExitCode.USAGE, as_json=options.json)
-        secrets = known_secrets.of(run, os.environ)
+        secrets = found_secrets.of(run, os.environ)
         jobs = read_run.of_jobs(run, secrets)
         own = _own(run, secrets, needed=not jobs)
         if options.html:

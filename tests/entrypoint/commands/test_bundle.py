@@ -13,7 +13,8 @@ import pytest
 from contract.journal import append_event, read_events
 from contract.run_dir import RunFiles
 from entrypoint.__main__ import main
-from entrypoint.run import bundle, known_secrets
+from entrypoint.commands import found_secrets
+from entrypoint.run import bundle
 from entrypoint.run import token as run_token
 
 TOKEN = "correct-horse-battery-staple-1"
@@ -138,7 +139,7 @@ def test_the_token_of_a_job_s_cluster_is_known_where_the_job_is_named_by_a_short
     job = run.jobs / "job-1"
     for directory, path in ((run.jobs, "job-1"), (job, "."), (run.root, "jobs/job-1")):
         monkeypatch.chdir(directory)
-        assert TOKEN in known_secrets.of(RunFiles(Path(path)), {})
+        assert TOKEN in found_secrets.of(RunFiles(Path(path)), {})
 
 
 def test_the_journal_of_a_bundle_is_whole_and_can_be_reported(

@@ -8,10 +8,10 @@ import pytest
 
 from contract.options import ConfigError
 from contract.run_dir import RunFiles
+from entrypoint.commands import found_secrets
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import declared
 from entrypoint.config.uses import OF_JOB, TO_ASK, Use
-from entrypoint.run import known_secrets
 
 WORKER = {"RAY_WORKER": "1", "ROLLCALL_HEAD_ADDRESS": "10.0.0.2"}
 PATTERN = r"(?P<step>\d+)"
@@ -114,4 +114,4 @@ def test_a_command_that_masks_knows_the_secrets_beside_settings_of_a_job(tmp_pat
     file = tmp_path / "token"
     file.write_text(token := "60303ae22b998861bce3b28f33eec1be")
     environ = {"ROLLCALL_TOKEN_FILE": str(file), "ROLLCALL_STEP_PATTERN": PATTERN}
-    assert token in known_secrets.of(RunFiles(tmp_path), environ)
+    assert token in found_secrets.of(RunFiles(tmp_path), environ)

@@ -1,4 +1,4 @@
-"""The secrets that a command on a run directory knows, to mask them in what it shows."""
+"""The secrets in a command's environment and in a run, to mask them in what it shows."""
 
 from __future__ import annotations
 
