@@ -24,7 +24,7 @@ from entrypoint.preflight import (
     storage,
 )
 from entrypoint.preflight.run import CHECKS
-from entrypoint.run.storage_reads import STORAGE_GRACE_SECONDS
+from entrypoint.run.run_dir_reads import STORAGE_GRACE_SECONDS
 from tests.support.doc_pages import PREFLIGHT, with_models
 from trainer.cluster.diagnostics.bisect import SLOW_PAIR
 

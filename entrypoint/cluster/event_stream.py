@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from contract.files import lines
 from contract.files.plain_files import open_plain
 from contract.journal_file.lines import KIND, event_of
-from entrypoint.run.storage_reads import StorageReads
+from entrypoint.run.run_dir_reads import RunDirReads
 
 POLL_SECONDS = 0.5
 READ_BYTES = 2**21
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 async def follow(
-    journal: Path, reads: StorageReads, closing: asyncio.Event, asked: Asked
+    journal: Path, reads: RunDirReads, closing: asyncio.Event, asked: Asked
 ) -> AsyncIterator[dict[str, str]]:
     """Yield every event of the journal, old and new, until `closing` is set."""
     offset: int | None = None

@@ -23,7 +23,7 @@ from entrypoint.cluster.serving import refused
 from entrypoint.config.runtime_env import PACKAGE
 from entrypoint.run import run_attempts
 from entrypoint.run.flight_record import run_end
-from entrypoint.run.storage_reads import StorageReads
+from entrypoint.run.run_dir_reads import RunDirReads
 
 MOST_BYTES = 2**20
 """Limit for a submission without its working directory."""
@@ -36,7 +36,7 @@ NO_QUEUE = (
 @dataclass(slots=True)
 class JobRoutes:
     run: RunFiles
-    reads: StorageReads
+    reads: RunDirReads
     desk: JobQueueProtocol | None = None
     """None if the head runs a job of its own."""
     shown: str | None = None

@@ -22,8 +22,8 @@ from entrypoint.cluster.access import Keys, page_link
 from entrypoint.cluster.gpu_history import GpuHistory
 from entrypoint.cluster.serving import Listener, Serving
 from entrypoint.cluster.view_routes import ViewRoutes
-from entrypoint.run import kept_state, run_list
-from entrypoint.run.storage_reads import StorageReads
+from entrypoint.run import run_dir_state, run_list
+from entrypoint.run.run_dir_reads import RunDirReads
 
 LOOPBACK = "127.0.0.1"
 
@@ -60,7 +60,7 @@ class KeptRunsServer:
     def __init__(self, root: Path, port: int = 0) -> None:
         """`port`: 0: a free one. Raises OSError if the port is taken."""
         self._runs = KeptRuns(root.resolve())
-        self._reads = StorageReads()
+        self._reads = RunDirReads()
         self._closing = asyncio.Event()
         page = browser.PAGE if self._runs.is_run else browser.page_of_list(root.resolve().name)
         views = ViewRoutes(self._runs, self._reads, self._closing, GpuHistory(), page)
@@ -87,4 +87,4 @@ class KeptRunsServer:
         return JSONResponse(await self._reads.ask(look))
 
     def _state_of(self, request: Request, job: str | None) -> dict[str, object]:
-        return kept_state.read(self._runs.files_of(request), job)
+        return run_dir_state.read(self._runs.files_of(request), job)

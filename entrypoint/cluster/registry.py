@@ -26,7 +26,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import Places, RegisteredNode
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net.sockets import peer_address
-from entrypoint.run import storage_reads
+from entrypoint.run import run_dir_reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,7 +420,7 @@ class NodeRegistry:
         if blind is None:
             self._blind_since.pop(info.node, None)
         elif (
-            now - self._blind_since.setdefault(info.node, now) < storage_reads.STORAGE_GRACE_SECONDS
+            now - self._blind_since.setdefault(info.node, now) < run_dir_reads.STORAGE_GRACE_SECONDS
         ):
             return blind
         return None

@@ -44,10 +44,10 @@ from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net.paths import CERTIFICATE
 from entrypoint.net.tls import proof
 from entrypoint.processes.rank_processes import RankProcess
-from entrypoint.run import kept_state, lost_head, run_attempts, run_facts
+from entrypoint.run import lost_head, run_attempts, run_dir_state, run_facts
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.run_end import Ended
-from entrypoint.run.storage_reads import StorageReads
+from entrypoint.run.run_dir_reads import RunDirReads
 
 PROVING = Lock()
 HEAR_SECONDS = 1.0
@@ -88,7 +88,7 @@ class ControlServer:
         self._run = run
         self._keys = keys
         self._shown = listener.tls.certificate if listener.tls else b""
-        self._reads = StorageReads()
+        self._reads = RunDirReads()
         self.jobs = JobRoutes(run, self._reads)
         self._workers = WorkerRoutes(registry, observer, self.jobs, keys)
         wake = self._workers.answer_running
@@ -345,7 +345,7 @@ class ControlServer:
         """
         job = request.query_params.get("job")
         if job and job != self.jobs.shown:
-            look = partial(kept_state.read, self.jobs.files_of(request), job)
+            look = partial(run_dir_state.read, self.jobs.files_of(request), job)
             return JSONResponse(await self._reads.ask(look))
         if request.query_params.get("until") == "outcome" and self._workers.outcome is None:
             await hangs_up_before(self._workers.announced, request, QUESTION_SECONDS)

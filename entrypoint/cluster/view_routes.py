@@ -28,8 +28,8 @@ from entrypoint.run import comparison, log_files
 from entrypoint.run.curves import LINES, Best, Curves
 from entrypoint.run.flight_record import read_run, run_end
 from entrypoint.run.flight_record.record import NothingToReportError
+from entrypoint.run.run_dir_reads import RunDirReads
 from entrypoint.run.run_list import RunList
-from entrypoint.run.storage_reads import StorageReads
 
 MOST_LAST = 10_000
 """Most events for which the end of the journal is read at once. All of them come in parts."""
@@ -55,7 +55,7 @@ class Runs(Protocol):
 @dataclass(slots=True)
 class ViewRoutes:
     runs: Runs
-    reads: StorageReads
+    reads: RunDirReads
     closing: asyncio.Event
     gpus: GpuHistory
     page: str = browser.PAGE

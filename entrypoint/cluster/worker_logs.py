@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from contract.files.plain_files import append_plain
 from entrypoint.cluster.request_io import body_of
-from entrypoint.run.storage_reads import StorageReads
+from entrypoint.run.run_dir_reads import RunDirReads
 
 MOST_BYTES = 256 * 1024
 """Limit for one part of a log."""
@@ -27,7 +27,7 @@ def belongs(file: str, node: str) -> bool:
 class WorkerLogs:
     """The head's side of POST /v1/log."""
 
-    def __init__(self, directory: Path, reads: StorageReads) -> None:
+    def __init__(self, directory: Path, reads: RunDirReads) -> None:
         self._directory = directory
         self._reads = reads
         self._writing = threading.Lock()

@@ -37,9 +37,9 @@ from entrypoint.processes.inbox import Inbox, RayFailedError, UnfitRayError
 from entrypoint.run import errors
 from entrypoint.run.failure_classes import HUB, FailureClass, service_of
 from entrypoint.run.flight_record import run_end
+from entrypoint.run.object_store import StoreError
 from entrypoint.run.restore import OtherRunError
 from entrypoint.run.run_attempts import TELLS_STEPS
-from entrypoint.run.store import StoreError
 
 log = logging.getLogger(__name__)
 

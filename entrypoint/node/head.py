@@ -71,8 +71,8 @@ from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import SILENCE_SECONDS, HeldError, Lease
+from entrypoint.run.object_store import StoreError
 from entrypoint.run.restore import TakenOverError
-from entrypoint.run.store import StoreError
 from entrypoint.run.tls import files as tls_files
 from entrypoint.run.tls.files import Served
 

@@ -16,8 +16,8 @@ from entrypoint.job.recipes import base as recipes
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run import restore
 from entrypoint.run.journal import Journal
+from entrypoint.run.object_store import Patience, Store, StoreError, UnusableStoreError
 from entrypoint.run.restore import TakenOverError
-from entrypoint.run.store import Patience, Store, StoreError, UnusableStoreError
 from entrypoint.run.upload import Uploads
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from entrypoint.preflight import file_calls
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
 from entrypoint.run import errors
-from entrypoint.run.store import Store, StoreError, UnusableStoreError
+from entrypoint.run.object_store import Store, StoreError, UnusableStoreError
 
 SMALLEST_RUN_DIR, ENOUGH_RUN_DIR = 256 * MIB, 5 * GIB
 SMALLEST_TEMP, ENOUGH_TEMP = 512 * MIB, 5 * GIB

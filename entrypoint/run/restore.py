@@ -16,10 +16,10 @@ from contract.files import stored_json
 from contract.journal_file.index import landmarks
 from contract.manifest import checkpoint_path, fault_of, lineage_of, newest_checkpoint
 from contract.run_dir import RunFiles
-from entrypoint.run import stored_files
+from entrypoint.run import object_store_files
 from entrypoint.run.journal import Journal
-from entrypoint.run.store import Patience, Store, StoreError, UnusableStoreError
-from entrypoint.run.stored_files import CorruptCheckpointError
+from entrypoint.run.object_store import Patience, Store, StoreError, UnusableStoreError
+from entrypoint.run.object_store_files import CorruptCheckpointError
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +67,8 @@ def history(store: Store, run: RunFiles) -> bool:
 
 
 def _fetch_history(store: Store, name: str, to: Path) -> None:
-    if not stored_files.whole(store, name, to) and name in GROWING:
-        stored_files.fetch_growing(store, name, to)
+    if not object_store_files.whole(store, name, to) and name in GROWING:
+        object_store_files.fetch_growing(store, name, to)
 
 
 def claim(store: Store, run: RunFiles) -> None:
@@ -197,7 +197,7 @@ def _whole(store: Store, patience: Patience) -> list[int]:
 
 
 def _fetch(store: Store, run: RunFiles, journal: Journal, patience: Patience, step: int) -> None:
-    size = stored_files.fetch_checkpoint(store, run.checkpoints, step, patience)
+    size = object_store_files.fetch_checkpoint(store, run.checkpoints, step, patience)
     sentence = f"Checkpoint of step {step} fetched from {store.url}: {size / 1e9:.3f} GB."
     journal.record("download", sentence, step=step, bytes=size)
 

@@ -23,7 +23,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.config.variables import Secret
 from entrypoint.net import wait
 from entrypoint.run import errors
-from entrypoint.run.storage_reads import STORAGE_GRACE_SECONDS
+from entrypoint.run.run_dir_reads import STORAGE_GRACE_SECONDS
 from entrypoint.run.unfit_head_note import NoteWatch
 
 log = logging.getLogger(__name__)

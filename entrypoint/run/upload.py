@@ -40,11 +40,11 @@ from contract.manifest import (
 )
 from contract.run_dir import RunFiles
 from entrypoint.net import wait
-from entrypoint.run import errors, restore, stored_files
+from entrypoint.run import errors, object_store_files, restore
 from entrypoint.run.journal import Journal
+from entrypoint.run.object_store import Store, StoreError, Transfers, checkpoint_name
+from entrypoint.run.object_store_files import Segments
 from entrypoint.run.restore import Ownership, TakenOverError
-from entrypoint.run.store import Store, StoreError, Transfers, checkpoint_name
-from entrypoint.run.stored_files import Segments
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ class Uploads:
     def _upload_part(self, name: str, file: IO[bytes], part: Beginning, *, whole: bool) -> None:
         """`whole`: as one object of its name, also if it is long: for those who read the store."""
         of_segments = self._segments.get(name)
-        if of_segments and not whole and part.size > stored_files.SEGMENT_BYTES:
+        if of_segments and not whole and part.size > object_store_files.SEGMENT_BYTES:
             of_segments.send(file, part.size, self._files.moves)
             return
         self._store.upload(name, part)

@@ -12,9 +12,9 @@ import pytest
 from contract.manifest import MANIFEST, checkpoint_path, fault_of, files_of, write_manifest
 from contract.run_dir import RunFiles
 from entrypoint.net.wait import InterruptedWaitError
-from entrypoint.run import stored_files
-from entrypoint.run.store import Patience, Store, StoreError, checkpoint_name
-from entrypoint.run.stored_files import CorruptCheckpointError
+from entrypoint.run import object_store_files
+from entrypoint.run.object_store import Patience, Store, StoreError, checkpoint_name
+from entrypoint.run.object_store_files import CorruptCheckpointError
 from tests.support.s3 import S3, s3
 from tests.support.stored import PATIENCE
 
@@ -27,7 +27,7 @@ SIZES = {"policy-0-of-2.pt": 3500, "policy-1-of-2.pt": 2000, "critic.pt": 1, "hf
 @pytest.fixture
 def checkpoints(tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of an empty run; the store has step 3."""
-    monkeypatch.setattr(stored_files, "PART_BYTES", PART)
+    monkeypatch.setattr(object_store_files, "PART_BYTES", PART)
     directory = checkpoint_path(tmp_path / "stored", 3)
     (directory / "hf").mkdir(parents=True)
     for name, size in SIZES.items():
@@ -55,7 +55,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def fetch(s3: S3, checkpoints: Path, patience: float = PATIENCE) -> int:
-    return stored_files.fetch_checkpoint(
+    return object_store_files.fetch_checkpoint(
         Store(s3.url), checkpoints, 3, Patience(patience, threading.Event())
     )
 
@@ -85,10 +85,10 @@ def test_files_that_have_arrived_stay_when_the_store_fails_and_when_the_head_res
         return part(store, name, start, size)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stored_files, "FILES_AT_ONCE", 1)
+        patch.setattr(object_store_files, "FILES_AT_ONCE", 1)
         patch.setattr(Store, "part", fails)
         patch.setattr(
-            stored_files, "_largest_first", lambda files: sorted(files, key=lambda f: f.name)
+            object_store_files, "_largest_first", lambda files: sorted(files, key=lambda f: f.name)
         )
         with pytest.raises(StoreError, match="it is away"):
             fetch(s3, checkpoints, patience=0.2)
@@ -114,7 +114,7 @@ def test_the_timeout_counts_from_the_newest_part(
         return part(store, name, start, size)
 
     monkeypatch.setattr(Store, "part", flaky)
-    monkeypatch.setattr(stored_files, "FILES_AT_ONCE", 1)
+    monkeypatch.setattr(object_store_files, "FILES_AT_ONCE", 1)
     fetch(s3, checkpoints, patience=2.0)
     assert len(clock) * 0.4 > 2.0
     assert fault_of(checkpoint_path(checkpoints, 3)) is None
@@ -130,9 +130,9 @@ def test_a_stop_ends_it_between_two_parts(
         return part(store, name, start, size)
 
     monkeypatch.setattr(Store, "part", stops)
-    monkeypatch.setattr(stored_files, "FILES_AT_ONCE", 1)
+    monkeypatch.setattr(object_store_files, "FILES_AT_ONCE", 1)
     with pytest.raises(InterruptedWaitError):
-        stored_files.fetch_checkpoint(Store(s3.url), checkpoints, 3, Patience(PATIENCE, stop))
+        object_store_files.fetch_checkpoint(Store(s3.url), checkpoints, 3, Patience(PATIENCE, stop))
     assert sum(asked.values()) == 1
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import RunFiles
-from entrypoint.run import restore, stored_files
+from entrypoint.run import object_store_files, restore
 from entrypoint.run.journal import Journal
-from entrypoint.run.store import Store, StoreError
-from entrypoint.run.stored_files import SEGMENT_BYTES, Segments
+from entrypoint.run.object_store import Store, StoreError
+from entrypoint.run.object_store_files import SEGMENT_BYTES, Segments
 from entrypoint.run.upload import Uploads
 from tests.support.s3 import S3, s3
 from tests.support.stored import (
@@ -79,7 +79,7 @@ def test_a_checkpoint_sends_the_same_however_long_the_history_is(
 def test_a_history_of_an_earlier_version_is_fetched_and_goes_on_in_segments(
     tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_files, "SEGMENT_BYTES", SMALL)
+    monkeypatch.setattr(object_store_files, "SEGMENT_BYTES", SMALL)
     run = begun(tmp_path / "run", s3.url)
     grow(run.metrics, 5 * SMALL + 10)
     for path in (run.metrics, run.journal, run.run):
@@ -102,7 +102,7 @@ def test_a_history_of_an_earlier_version_is_fetched_and_goes_on_in_segments(
 def test_the_store_of_a_finished_run_has_whole_files(
     run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_files, "SEGMENT_BYTES", SMALL)
+    monkeypatch.setattr(object_store_files, "SEGMENT_BYTES", SMALL)
     grow(run.metrics, 5 * SMALL)
     journal = Journal(run.journal, "head")
     with Uploads(Store(s3.url), run, journal) as uploads:
@@ -129,7 +129,7 @@ class Stored:
     def fetched(self) -> bytes:
         return (
             self.back.read_bytes()
-            if stored_files.fetch_growing(self.store, self.file.name, self.back)
+            if object_store_files.fetch_growing(self.store, self.file.name, self.back)
             else b""
         )
 
@@ -142,7 +142,7 @@ def test_whatever_becomes_of_the_file_the_store_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Appended to, cut at a step that is done again, thinned; by one head and by later ones."""
-    monkeypatch.setattr(stored_files, "SEGMENT_BYTES", 50)
+    monkeypatch.setattr(object_store_files, "SEGMENT_BYTES", 50)
     stored, draw = Stored(tmp_path), random.Random(7)
 
     def thin() -> None:
@@ -168,7 +168,7 @@ def test_whatever_becomes_of_the_file_the_store_has_it(
 def test_an_outage_in_the_middle_leaves_a_beginning_of_the_file_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_files, "SEGMENT_BYTES", 50)
+    monkeypatch.setattr(object_store_files, "SEGMENT_BYTES", 50)
     stored, draw, write = Stored(tmp_path), random.Random(7), Store.write
     for _ in range(60):
         left = draw.randrange(6)

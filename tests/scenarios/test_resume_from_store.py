@@ -19,8 +19,8 @@ from entrypoint.node import head, store_sync
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run import kept_layouts, restore
 from entrypoint.run.journal import Journal
+from entrypoint.run.object_store import Patience, Store, StoreError, UnusableStoreError
 from entrypoint.run.restore import TakenOverError
-from entrypoint.run.store import Patience, Store, StoreError, UnusableStoreError
 from entrypoint.run.upload import Uploads
 from tests.support.s3 import S3, s3
 from tests.support.saved_states import flip_a_bit, leaves_of

@@ -20,7 +20,7 @@ from contract.lease import SupersededError
 from contract.progress import Progress
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.net.wait import NotYetError
-from entrypoint.run import storage_reads
+from entrypoint.run import run_dir_reads
 from tests.support.control import TOKEN, Head, node_info
 from tests.support.waiting import eventually
 
@@ -63,7 +63,7 @@ def test_a_worker_is_answered_while_what_reads_the_run_directory_waits(
     head: Head, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("entrypoint.cluster.roll.QUESTION_SECONDS", 0.3)
-    monkeypatch.setattr(storage_reads, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(run_dir_reads, "PATIENCE_SECONDS", 60.0)
     head.client().check_in(node_info("a"), joined=True)
     with stalled(head.run.progress):
         answers = ask(head, path)
@@ -95,12 +95,12 @@ def test_a_worker_is_answered_while_a_page_waits_for_the_journal(
 def test_reads_that_stall_do_not_pile_up_and_are_given_up_in_time(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_reads, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(run_dir_reads, "PATIENCE_SECONDS", 0.5)
     with stalled(head.run.progress):
         for turn in range(3):
-            answers = ask(head, "/v1/state", times=storage_reads.MOST_AT_ONCE)
-            eventually(lambda: len(answers) == storage_reads.MOST_AT_ONCE)  # noqa: B023
-            assert reading() == storage_reads.MOST_AT_ONCE, turn
+            answers = ask(head, "/v1/state", times=run_dir_reads.MOST_AT_ONCE)
+            eventually(lambda: len(answers) == run_dir_reads.MOST_AT_ONCE)  # noqa: B023
+            assert reading() == run_dir_reads.MOST_AT_ONCE, turn
         assert {answer.status_code for answer in answers} == {503}
         assert answers[0].json()["error"] == "storage has not answered for 0.5 s"
     Progress(step=3).write(head.run.progress)

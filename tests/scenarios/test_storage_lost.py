@@ -26,7 +26,7 @@ from entrypoint.job.supervisor import Outcome, conclude
 from entrypoint.net import wait
 from entrypoint.node.membership import TRIES, Membership
 from entrypoint.processes.inbox import HeadSaid, Inbox, Message
-from entrypoint.run import storage_reads
+from entrypoint.run import run_dir_reads
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
 from tests.support.control import Head, node_info
@@ -144,7 +144,7 @@ def test_a_worker_whose_run_directory_is_a_copy_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A whole worker and a real control port; the copy is made while the head lives."""
-    monkeypatch.setattr(storage_reads, "STORAGE_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(run_dir_reads, "STORAGE_GRACE_SECONDS", 0.0)
     copy = tmp_path.with_name(f"{tmp_path.name}-copy")
     head = head_of(settings)
     with Lease(RunFiles(tmp_path).leases) as lease, head:

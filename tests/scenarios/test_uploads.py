@@ -23,10 +23,9 @@ from contract.manifest import (
     files_in,
 )
 from contract.run_dir import RunFiles
-from entrypoint.run import restore
-from entrypoint.run import store as store_module
+from entrypoint.run import object_store, restore
 from entrypoint.run.journal import Journal
-from entrypoint.run.store import PART_BYTES, Store, StoreError
+from entrypoint.run.object_store import PART_BYTES, Store, StoreError
 from entrypoint.run.upload import Uploads
 from tests.support.s3 import S3, s3
 from tests.support.saved_states import flip_a_bit
@@ -316,7 +315,7 @@ class Breaks:
 def test_an_upload_that_fails_leaves_no_shorter_file_and_no_parts(
     s3: S3, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
-    monkeypatch.setattr(store_module, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(object_store, "PART_BYTES", 5 << 20)
     store = Store(s3.url)
     with pytest.raises(StoreError, match="the disk is broken"):
         store.upload("checkpoints/global_step_1/policy.pt", Breaks(parts))

@@ -18,7 +18,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import run_identity
 from entrypoint.run import upload
 from entrypoint.run.journal import Journal
-from entrypoint.run.store import Store
+from entrypoint.run.object_store import Store
 from entrypoint.run.upload import Uploads
 from tests.support.s3 import S3
 

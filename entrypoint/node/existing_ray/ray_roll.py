@@ -18,7 +18,7 @@ from entrypoint.net import wait
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_state import Alive
 from entrypoint.processes.inbox import UnfitRayError
-from entrypoint.run.storage_reads import STORAGE_GRACE_SECONDS
+from entrypoint.run.run_dir_reads import STORAGE_GRACE_SECONDS
 
 log = logging.getLogger(__name__)
 

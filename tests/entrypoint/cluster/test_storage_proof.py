@@ -11,7 +11,7 @@ import pytest
 from entrypoint.cluster.client import RefusedError
 from entrypoint.cluster.storage_proof import StorageProof, is_there, sweep
 from entrypoint.net.wait import NotYetError
-from entrypoint.run import storage_reads
+from entrypoint.run import run_dir_reads
 from entrypoint.run.lease import Lease
 from tests.support.control import Head, shared
 
@@ -38,7 +38,7 @@ def test_a_worker_whose_run_directory_is_a_fresh_copy_may_look_again_and_is_then
             with pytest.raises(NotYetError, match="mount one shared storage"):
                 client.check_in(shared("a", storage=said))
         assert strict.heard.check_ins == []
-        monkeypatch.setattr(storage_reads, "STORAGE_GRACE_SECONDS", 0.0)
+        monkeypatch.setattr(run_dir_reads, "STORAGE_GRACE_SECONDS", 0.0)
         with pytest.raises(RefusedError, match="mount one shared storage"):
             client.check_in(shared("a", storage=proof.show()))
         assert list(strict.control.state()["refused"]) == ["a"]

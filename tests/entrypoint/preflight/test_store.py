@@ -13,7 +13,7 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.preflight import storage
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.verdict import Verdict
-from entrypoint.run.store import Store
+from entrypoint.run.object_store import Store
 from tests.support.s3 import S3, s3
 from tests.support.stored import run, settings_of
 

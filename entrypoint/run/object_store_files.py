@@ -1,4 +1,4 @@
-"""Files of a run in the store: fetches checkpoints, and sends and fetches files that grow.
+"""Files of a run in the object store: fetches checkpoints, and sends and fetches files that grow.
 
 Several files of a checkpoint are fetched at once. A file that has arrived with its checksum stays
 there until the checkpoint is complete. So another try, also that of a later head, fetches the other
@@ -30,7 +30,7 @@ from contract.files.plain_files import create_plain
 from contract.manifest import MANIFEST, WrittenFile, checkpoint_path, files_in
 from contract.run_dir import sync_directory, write_atomically
 from entrypoint.net import wait
-from entrypoint.run.store import Patience, Store, StoreError, Transfers, checkpoint_name
+from entrypoint.run.object_store import Patience, Store, StoreError, Transfers, checkpoint_name
 
 log = logging.getLogger(__name__)
 

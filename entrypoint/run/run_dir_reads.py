@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 5.0
 """Seconds; shorter than the timeout of a command or a scrape."""
 
 
-class StorageReads:
+class RunDirReads:
     """Reads in threads of their own, since waiting journal writes fill the loop's threads."""
 
     def __init__(self) -> None:
