@@ -59,6 +59,8 @@ class JobRow(TypedDict):
     run_dir: str
     runtime_env: list[str]
     """Names of its fields."""
+    notes: list[str]
+    """What nobody has told of the job's program, such as where its log tells a step."""
 
 
 class ShownJob(JobRow):
