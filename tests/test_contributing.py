@@ -31,6 +31,7 @@ def tree(tmp_path: Path) -> Path:
     for folder in COPIED:  # with the bytecode, which is valid: copies keep the time of a file
         images = shutil.ignore_patterns("*.png", "*.webp")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=images)
+    shutil.copy2(ROOT / "rollcall_torch.py", tmp_path)  # torch imports it where it is installed
     return tmp_path
 
 
