@@ -68,8 +68,10 @@ class Loggers(dict[str, Any]):
 
 logging.root.manager.loggerDict = Loggers(logging.root.manager.loggerDict)
 
-# Under nohup SIGHUP is ignored, and the nodes that tests start would inherit that.
+# Under nohup SIGHUP is ignored, after `&` in a script SIGINT. Nodes of tests would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class SessionFixtures:

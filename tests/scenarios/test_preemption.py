@@ -18,7 +18,6 @@ from contract.exit_codes import ExitCode
 from contract.files import notice
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.config.read import read_settings
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.node.member import Member
 from entrypoint.node.way_in import WayIn
@@ -33,6 +32,7 @@ from entrypoint.processes.inbox import (
     StopAsked,
 )
 from tests.support.control import TOKEN
+from tests.support.hurried import hurried
 from tests.support.other_user import as_nobody
 from tests.support.waiting_worker import environment, worker_that_waits
 from tests.support.world import STOPPED, World, ends
@@ -162,7 +162,7 @@ class Head:
 
 def left(*answers: Message, hears: bool = True, grace: float = 0.3) -> tuple[Message, float]:
     """How a worker that was told to stop ends, and after how long."""
-    settings = read_settings(
+    settings = hurried(
         {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_GRACE_SECONDS": f"{grace}s"}
     )
     inbox = Inbox()

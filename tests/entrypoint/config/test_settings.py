@@ -165,7 +165,7 @@ ABSURD = "\N{SNOWMAN}/ '("
 
 @pytest.mark.parametrize("one", declared().values(), ids=lambda one: one.name)
 def test_each_variable_has_values_that_it_refuses(one: Declared[Variable]) -> None:
-    values = [ABSURD]
+    values = [ABSURD] if one.name != "ROLLCALL_START_ID" else []  # any text is an id
     if one.kind is int:
         values += ["-1", "10000000"]
     if one.kind is float:
