@@ -26,6 +26,8 @@ TURN_SECONDS = 1.0
 """How long a sentence waits for such a thread."""
 EXPORT = "export"
 """Kind of the event that a trained model is written: the last act of a trainer."""
+NO_REWARD = "no-reward"
+"""Kind of the event that samples of a step have no reward."""
 
 
 def read_events(journal: Path) -> Iterator[dict[str, Any]]:

@@ -264,6 +264,8 @@ def _warnings(state: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the page lists as needing attention, besides absent nodes."""
     for node, why in state.get("refused", {}).items():
         yield f"{node} was refused: {why}"
+    if no_reward := state.get("no_reward"):
+        yield no_reward
     yield from state.get("differences", ())
     said: dict[str, dict[str, None]] = {}
     """Warning → the nodes that have it, in their order."""

@@ -136,6 +136,8 @@ def _lines(part: Part) -> Iterator[str]:
     else:
         outcome, size, *rest = text.lines(part.record)
         yield from (outcome, *(part.end.why() if part.end else ()), size)
+        if part.no_reward:
+            yield f"warning: {part.no_reward}"
         yield from part.began_with()
         yield from part.end.learned() if part.end else ()
         yield from part.best_told()

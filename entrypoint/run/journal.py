@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from contract import lease
-from contract.journal import EventSource, append_event, read_events
+from contract.journal import NO_REWARD, EventSource, append_event, read_events
 from contract.journal_file import index
 from contract.redaction import redact, secret_texts
 
@@ -32,6 +32,7 @@ WARNING_KINDS = frozenset(
             "layout-warning",
             "head-moved",
             "refused",
+            NO_REWARD,
             "node-lost",
             "node-needed",
             "replace-failed",

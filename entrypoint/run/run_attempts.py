@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files.os_errors import with_path
+from contract.journal import NO_REWARD
 from contract.journal_file.index import Landmarks, landmarks
 from contract.journal_file.lines import event_of, may_be
 from contract.progress import Progress
@@ -40,6 +41,8 @@ class RunAttempts:
     """Since the newest attempt began; None if it does not go on."""
     steps_lost: int = 0
     """Finished steps that the run has gone back over: it makes them again."""
+    no_reward: str = ""
+    """What the newest attempt has told of samples without a reward."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields of the head's state."""
@@ -50,20 +53,23 @@ class RunAttempts:
             "tells_steps": self.tells_steps,
             "attempt_seconds": self.seconds,
             "steps_lost": self.steps_lost,
+            "no_reward": self.no_reward,
             "progress": self.progress and self.progress.as_dict(),
         }
 
 
 def read(journal: Path, progress: Progress | None, *, trains: bool) -> RunAttempts:
     """Return the attempts of a run. `trains`: an attempt runs now. Raises OSError."""
-    attempt, failures, began, tells_steps = 0, 0, "", True
+    attempt, failures, began, tells_steps, no_reward = 0, 0, "", True, ""
     found = Failures()
     known = landmarks(journal)
-    for event in known.events(READ):
+    for event in known.events((*READ, NO_REWARD)):
         failures += bool(found.of(event["kind"], event["details"]))
         if event["kind"] == "attempt":
-            attempt, began = event["attempt"] or attempt + 1, event["at"]
+            attempt, began, no_reward = event["attempt"] or attempt + 1, event["at"], ""
             tells_steps = bool(event["details"].get(TELLS_STEPS, True))
+        elif event["kind"] == NO_REWARD:
+            no_reward = event["sentence"]
     is_told = progress is not None and _is_of(progress, attempt, began)
     if progress is not None and not (trains and is_told):
         progress = replace(progress, tokens_per_second=0.0, step_seconds=0.0, eta_seconds=0.0)
@@ -73,7 +79,8 @@ def read(journal: Path, progress: Progress | None, *, trains: bool) -> RunAttemp
     seconds = _seconds_since(began) if goes_on and began else None
     is_starting = goes_on and tells_steps and not is_told
     lost = steps_lost(journal, known)
-    return RunAttempts(attempt, failures, is_starting, progress, tells_steps, seconds, lost)
+    told = (tells_steps, seconds, lost, no_reward)
+    return RunAttempts(attempt, failures, is_starting, progress, *told)
 
 
 def gone_back_to(known: Landmarks, step: int) -> int:

@@ -17,6 +17,8 @@ import wandb
 from contract.journal import read_events
 from contract.manifest import newest_checkpoint
 from contract.progress import Phase
+from contract.run_dir import RunFiles
+from entrypoint.run.flight_record import read_run
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.tiny_run import Tiny, events, metric_rows, share_of, train
 from trainer.cluster.stop import Stopped, StopRequest
@@ -135,6 +137,11 @@ def test_a_failed_reward_is_left_out_and_never_a_zero(tiny: Tiny, run_dir: Path)
     assert row["train/reward_failed"] == pytest.approx(2 / 8)
     assert row["train/reward"] == 1.0
     assert state.samples == 6
+    assert [event["sentence"] for event in events(config, "no-reward")] == [
+        "2 of 8 samples of step 1 have no reward: no answer. They do not count in training."
+    ]
+    shown = read_run.of_run(RunFiles(run_dir)).no_reward
+    assert shown.startswith("2 of 8 samples of step 1 have no reward")
 
 
 def test_a_batch_without_any_reward_ends_the_run(tiny: Tiny, run_dir: Path) -> None:

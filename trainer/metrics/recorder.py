@@ -11,7 +11,7 @@ from statistics import fmean
 
 from contract import lease
 from contract.durations import counted
-from contract.journal import EXPORT, attempt_number, journal_writer
+from contract.journal import EXPORT, NO_REWARD, attempt_number, journal_writer
 from contract.launch import rank_times
 from contract.launch.rank_times import RankTime
 from contract.manifest import checkpoint_path, lineage_of, newest_checkpoint
@@ -25,6 +25,7 @@ from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.metrics.callbacks import CheckpointEnd, EvaluationEnd, StepEnd
 from trainer.metrics.evaluation import Evaluation
+from trainer.metrics.no_reward import NoReward
 from trainer.metrics.outputs import Outputs
 from trainer.metrics.samples import LARGEST_FILE
 from trainer.metrics.sinks import MetricRow
@@ -70,6 +71,7 @@ class Recorder:
     """The newest step, until callbacks were told."""
     _step_seconds: list[float] = field(default_factory=list)
     _ready: bool = False
+    _no_reward: NoReward = field(default_factory=NoReward)
     _finishing: threading.Lock = field(default_factory=threading.Lock)
     """Held while steps become durable."""
     _replacing: threading.Lock = field(default_factory=threading.Lock)
@@ -120,6 +122,8 @@ class Recorder:
             self.outputs.samples(state.step, rows)
         if self.outputs.traces:
             self.outputs.traces.step(_traced(state.step, step))
+        if sentence := self._no_reward.sentence(state.step, step.samples):
+            self._event(NO_REWARD, sentence, step=state.step)
         self._heartbeat(state.step, "step")
 
     def step_ended(self) -> None:

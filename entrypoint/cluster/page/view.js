@@ -85,7 +85,7 @@ function happening(state) {
     if (absence === "gone" || absence === "unknown" || (absence === "starting-ray" && !isMany && !isOnItsWay)) found.push(["warn", sentence]);
   if (state.phase === "waiting for storage")
     found.push(["bad", "the run directory takes no write: free space, or look at its storage"]);
-  if (state.idle) found.push(["warn", state.idle]);
+  for (const sentence of [state.idle, state.no_reward]) if (sentence) found.push(["warn", sentence]);
   for (const {node, part, evidence} of state.health ?? []) found.push(["warn", `${node}: ${part}: ${evidence}`]);
   const staying = state.slow_nodes ?? [], told = new Set(staying.map(one => one.node));
   for (const {sentence} of [...(state.stragglers ?? []).filter(one => !told.has(one.node)), ...staying])

@@ -126,6 +126,8 @@ def _one(part: Part, level: int) -> Iterator[Html]:
     """One run. `level`: of its headings."""
     title = f"h{level}"
     yield element("p", _chip(part.state), " ", part.sentence, class_="end")
+    if part.no_reward:
+        yield element("p", f"Warning: {part.no_reward}")
     for line in part.end.why(as_shown=False) if part.end else ():
         label, _, text = line.partition(": ")
         yield element("p", element("b", f"{label}: "), element("span", text, class_="typed"))

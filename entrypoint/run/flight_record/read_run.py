@@ -11,7 +11,8 @@ from typing import Any
 from contract import lease
 from contract.durations import duration
 from contract.files import stored_json
-from contract.journal import read_events
+from contract.journal import NO_REWARD, read_events
+from contract.journal_file.index import landmarks
 from contract.metrics.charts import title_of
 from contract.redaction import redact
 from contract.run_dir import RunFiles
@@ -65,6 +66,8 @@ class Part:
     """`steps`, and `series`: metric → its values, or None where it has none."""
     best: Best | None = None
     """The best value of the run's main metric in one row; None if there is none."""
+    no_reward: str = ""
+    """What the run has told last of samples without a reward."""
 
     @property
     def last(self) -> Best | None:
@@ -120,6 +123,7 @@ def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
         end=_end(run, secrets),
         curves=curves,
         best=best,
+        no_reward=_no_reward(run, secrets),
     )
 
 
@@ -231,6 +235,7 @@ def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | No
         end=_end(run, secrets),
         curves=curves,
         best=best,
+        no_reward=_no_reward(run, secrets),
     )
 
 
@@ -258,6 +263,11 @@ def _record(run: RunFiles, secrets: Iterable[str]) -> FlightRecord:
         ],
         repairs=[replace(one, sentence=redact(one.sentence, secrets)) for one in record.repairs],
     )
+
+
+def _no_reward(run: RunFiles, secrets: Iterable[str]) -> str:
+    told = [event["sentence"] for event in landmarks(run.journal).events((NO_REWARD,))]
+    return redact(told[-1], secrets) if told else ""
 
 
 def _curves(run: RunFiles) -> tuple[Row, Best | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.journal import EventSource, append_event, read_events, timestamp
+from contract.journal import NO_REWARD, EventSource, append_event, read_events, timestamp
 from contract.progress import Progress
 from entrypoint.run import run_attempts
 from entrypoint.run.flight_record import text
@@ -110,6 +110,13 @@ def test_a_command_that_tells_no_steps_runs_from_its_begin_and_is_not_starting(
     assert silent.seconds < 60
     assert run_attempts.read(journal, FAST, trains=True).tells_steps
     assert run_attempts.read(journal, None, trains=False).seconds is None
+
+
+def test_samples_without_a_reward_are_of_the_newest_attempt(journal: Path) -> None:
+    append_event(journal, NO_REWARD, "2 of 8", {"step": 1}, source=EventSource(attempt=1))
+    assert run_attempts.read(journal, FAST, trains=True).as_dict()["no_reward"] == "2 of 8"
+    begin(journal, 2)
+    assert run_attempts.read(journal, FAST, trains=True).no_reward == ""
 
 
 def test_a_run_without_attempts_starts_none(tmp_path: Path) -> None:

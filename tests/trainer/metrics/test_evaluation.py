@@ -7,6 +7,7 @@ import pytest
 
 from env.types import Prompt, Score
 from trainer.metrics.evaluation import Evaluation
+from trainer.metrics.no_reward import NoReward
 from trainer.types import Completion, Sample
 
 
@@ -21,6 +22,18 @@ def sample(score: Score) -> Sample:
         versions=np.zeros(2, np.int32),
     )
     return Sample(Prompt(0, "?"), completion, score)
+
+
+def test_samples_without_a_reward_are_told_when_their_share_has_doubled() -> None:
+    right, none = sample(Score.of(1.0)), sample(Score.failed("the reward is None"))
+    told, of_step = NoReward(), [[right] * (8 - failed) + [none] * failed for failed in range(5)]
+    assert told.sentence(1, of_step[0]) == ""
+    assert told.sentence(2, of_step[2]) == (
+        "2 of 8 samples of step 2 have no reward: the reward is None. "
+        "They do not count in training."
+    )
+    assert told.sentence(3, of_step[3]) == ""
+    assert told.sentence(4, of_step[4]).startswith("4 of 8 samples of step 4 have no reward")
 
 
 @pytest.mark.parametrize(
