@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 def metrics(cluster: Cluster) -> dict[str, float]:
     key = cluster.ask("open", "--key").stdout.strip()
     assert key.startswith("rollcall-read-")
-    url = f"http://127.0.0.1:{cluster.environment(HEAD)['ROLLCALL_CONTROL_PORT']}/metrics"
+    env = cluster.environment(HEAD)
+    url = f"http://{env['ROLLCALL_BIND']}:{env['ROLLCALL_CONTROL_PORT']}/metrics"
     answer = httpx.get(url, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
     families = text_string_to_metric_families(answer.raise_for_status().text)
     return {

@@ -124,8 +124,9 @@ def mended(fault: Fault, cluster: Cluster, attempts: int) -> None:
 @contextmanager
 def watching(cluster: Cluster, hook: Hook) -> Iterator[Watchers]:
     """Watch a run that trains, in all places."""
-    port = cluster.environment(HEAD)["ROLLCALL_CONTROL_PORT"]
-    token, url = cluster.run.token.read_text().strip(), f"http://127.0.0.1:{port}"
+    env = cluster.environment(HEAD)
+    url = f"http://{env['ROLLCALL_BIND']}:{env['ROLLCALL_CONTROL_PORT']}"
+    token = cluster.run.token.read_text().strip()
     over = threading.Event()
     with ExitStack() as stack:
         playwright = stack.enter_context(sync_playwright())
