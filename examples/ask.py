@@ -8,12 +8,12 @@ python examples/ask.py runs/search/hf "Where does bibahe live?"
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from env.environments.search import with_retriever
-from env.episodes.types import Reply
+from rollcall import Reply, Retriever, Search
 
 MAX_TURNS = 3
 
@@ -22,7 +22,7 @@ async def ask(directory: str, question: str) -> str:
     """Return the episode's text: the question, the model's replies, and what the server found."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory)
-    search = with_retriever(topk=1)
+    search = Search(Retriever(os.environ["ROLLCALL_RETRIEVER_URL"], topk=1))
     text, done = question, False
     for number in range(MAX_TURNS):
         prompt = tokenizer(text, return_tensors="pt")

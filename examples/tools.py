@@ -13,10 +13,7 @@ rollcall --config examples/gsm8k-0.5b-one-gpu.yaml --environment examples/tools.
 
 from __future__ import annotations
 
-from env.episodes.environment import Environment
-from env.episodes.tools import ToolEnv
-from env.episodes.types import Episode, Reply, Task, Turn
-from env.types import Messages, Score
+from rollcall import Environment, Episode, Messages, Reply, Score, Task, ToolEnv, Turn
 
 
 def add(a: int, b: int) -> int:

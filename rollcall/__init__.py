@@ -10,9 +10,12 @@ from rollcall import own_packages
 if TYPE_CHECKING:
     from contract.options import ConfigError
     from entrypoint.commands.head_client import AwayError, NoAnswerError, RefusedError
+    from env.environments.search import Search
     from env.episodes.environment import Environment
-    from env.episodes.types import Episode, Reply, Task, Turn
-    from env.types import RewardFunction, RewardRequest, Score
+    from env.episodes.tools import ToolEnv
+    from env.episodes.types import EnvironmentFailedError, Episode, Reply, Task, ToolCall, Turn
+    from env.retrieval.client import Retriever, SearchResult, SearchStatus
+    from env.types import Messages, RewardFunction, RewardRequest, Score
     from rollcall.async_client import AsyncClient
     from rollcall.client import Client, ClusterState, Event, Job
     from trainer.metrics.callbacks import (
@@ -34,20 +37,28 @@ __all__ = [
     "ClusterState",
     "ConfigError",
     "Environment",
+    "EnvironmentFailedError",
     "Episode",
     "EvaluationEnd",
     "Event",
     "Job",
+    "Messages",
     "NoAnswerError",
     "RefusedError",
     "Reply",
     "Result",
+    "Retriever",
     "RewardFunction",
     "RewardRequest",
     "RunError",
     "Score",
+    "Search",
+    "SearchResult",
+    "SearchStatus",
     "StepEnd",
     "Task",
+    "ToolCall",
+    "ToolEnv",
     "Turn",
     "train",
 ]
@@ -55,9 +66,14 @@ __all__ = [
 _MODULES = {
     "contract.options": ("ConfigError",),
     "entrypoint.commands.head_client": ("AwayError", "NoAnswerError", "RefusedError"),
+    "env.environments.search": ("Search",),
     "env.episodes.environment": ("Environment",),
-    "env.episodes.types": ("Episode", "Reply", "Task", "Turn"),
-    "env.types": ("RewardFunction", "RewardRequest", "Score"),
+    "env.episodes.tools": ("ToolEnv",),
+    "env.episodes.types": (
+        *("EnvironmentFailedError", "Episode", "Reply", "Task", "ToolCall", "Turn"),
+    ),
+    "env.retrieval.client": ("Retriever", "SearchResult", "SearchStatus"),
+    "env.types": ("Messages", "RewardFunction", "RewardRequest", "Score"),
     "rollcall.async_client": ("AsyncClient",),
     "rollcall.client": ("Client", "ClusterState", "Event", "Job"),
     "trainer.metrics.callbacks": (

@@ -23,7 +23,7 @@ BLOCKING = (
     *("subprocess.run", "subprocess.check_output", "subprocess.check_call", "socket.create_conn"),
 )
 """Calls that hold up all other episodes inside an `async def`."""
-BASE_PACKAGES = ("env", "openrlhf")
+BASE_PACKAGES = ("rollcall", "env", "openrlhf")
 """Packages whose classes an environment or an agent derives from."""
 AGENT_CLASS = "AgentExecutor"
 

@@ -65,6 +65,8 @@ def test_other_right_signatures(tmp_path: Path, step: str) -> None:
 SIMULATOR = """
 import time
 from collections import UserDict
+
+import rollcall
 from env.episodes import environment as base
 from env.episodes.environment import Environment as Env
 
@@ -89,6 +91,10 @@ class Derived(Own):
 
 class Qualified(base.Environment):
     async def step(self, reply): ...
+
+
+class Public(rollcall.Environment):
+    async def step(self, reply): ...
 """
 
 
@@ -97,7 +103,13 @@ def test_classes_that_are_no_environments_have_signatures_of_their_own(tmp_path:
     assert (found.fault, found.warnings) == ("", ())
 
 
-@pytest.mark.parametrize("owner", ["Own(Env)", "Derived(Own)", "Qualified(base.Environment)"])
+@pytest.mark.parametrize(
+    "owner",
+    [
+        *("Own(Env)", "Derived(Own)", "Qualified(base.Environment)"),
+        "Public(rollcall.Environment)",
+    ],
+)
 def test_environments_are_known_by_their_base(tmp_path: Path, owner: str) -> None:
     before, found, after = SIMULATOR.partition(f"class {owner}:")
     assert found

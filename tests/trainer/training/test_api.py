@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,10 +20,12 @@ from datasets import Dataset
 
 import rollcall
 from contract.exit_codes import ExitCode
+from env import types
 from env.environments.registry import ENVIRONMENTS
 from env.registry import REWARDS
 from env.types import RewardRequest, Score
 from rollcall import Callback, ConfigError, Result, RunError, StepEnd, train
+from rollcall.own_packages import NAMES
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
 from trainer.__main__ import main
@@ -37,7 +40,8 @@ PAGE = (ROOT / "docs" / "python.md").read_text()
 def test_import_rollcall_imports_nothing_heavy() -> None:
     code = (
         "import sys, rollcall\n"
-        "from rollcall import train, Callback, ConfigError, Score\n"
+        "from rollcall import train, Callback, ConfigError, Score, Messages\n"
+        "from rollcall import Environment, Retriever, Search, ToolEnv\n"
         "print([n for n in ('torch', 'ray', 'transformers', 'datasets') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -45,7 +49,8 @@ def test_import_rollcall_imports_nothing_heavy() -> None:
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
-    for name in rollcall.__all__:
+    assert rollcall.Messages is types.Messages
+    for name in {*rollcall.__all__} - {"Messages"}:
         assert getattr(rollcall, name).__name__ == name
     assert rollcall.__version__ == metadata.version("rollcall-rlhf")
     with pytest.raises(AttributeError, match="'rollcall' has no attribute 'trian'"):
@@ -59,10 +64,14 @@ def test_the_page_names_what_a_result_and_a_step_have() -> None:
         assert f"`{field}`" in PAGE
 
 
-def test_the_page_imports_public_names_only() -> None:
+def test_pages_and_examples_import_public_names_only_and_the_page_has_all() -> None:
+    """In a user's directory `env` and `trainer` may be the user's own."""
+    files = (*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.py"))
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    assert [line for line in lines if re.match(f"(from|import) ({'|'.join(NAMES)})\\b", line)] == []
     imported = {
         alias.name
-        for line in PAGE.splitlines()
+        for line in lines
         if line.startswith("from rollcall import")
         for node in ast.walk(ast.parse(line))
         if isinstance(node, ast.ImportFrom)
@@ -70,6 +79,7 @@ def test_the_page_imports_public_names_only() -> None:
     }
     assert imported
     assert imported <= set(rollcall.__all__)
+    assert {name for name in rollcall.__all__ if f"`{name}`" not in PAGE} == set()
 
 
 def test_values_become_the_words_of_a_command_line() -> None:
