@@ -21,6 +21,8 @@ CONTAINER = re.compile(r"[0-9a-f]{12}")
 """The host name that both give a container: the beginning of its id, which names it."""
 BY_HAND = ("torchrun",)
 """Platforms whose variables a person sets, and types the command."""
+MODULE = "__main__.py"
+"""The file of a program that `python -m` starts by its directory's name."""
 APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 """Set where the words of this process are not those that a person has typed."""
 
@@ -38,7 +40,9 @@ def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
     if any(name in os.environ for name in APPTAINER):
         return f"apptainer run OPTIONS IMAGE WORDS, with ROLLCALL_RUN_DIR={run_dir}"
     for engine, made in ENGINES.items():
-        if (root / made.lstrip("/")).exists() and _is_first(os.getpid(), os.getppid()):
+        if (root / made.lstrip("/")).exists() and is_containers(
+            sys.argv, os.getpid(), os.getppid(), _first(root)
+        ):
             again = f"{engine} run OPTIONS IMAGE WORDS"
             kept = f"{engine} start --attach {host}; after {engine} run --rm: {again}"
             return kept if CONTAINER.fullmatch(host) else again
@@ -53,12 +57,31 @@ def of_platform(settings: Settings, environ: Mapping[str, str]) -> str:
     return f"submit the job to {platform.name} again, with ROLLCALL_RUN_DIR={run_dir}"
 
 
-def _is_first(own: int, parent: int) -> bool:
-    """Whether a container was started for this process; else somebody has typed in a shell there.
+def is_containers(words: Sequence[str], own: int, parent: int, first: Sequence[str]) -> bool:
+    """Pure: whether a container was started for this process; else a person started it in there.
 
-    An init program, such as tini, is the container's process 1, and this one is its child.
+    Process 1 is this one, or its parent: an init program, such as tini, or a shell, whose own words
+    hold the command. What somebody leaves in the background there has the parent 1, too.
+
+    `words`: of this process, the program first; `own`, `parent`: process numbers; `first`: the
+    words of process 1.
     """
-    return 1 in (own, parent)
+    if own == 1 or parent != 1:
+        return own == 1
+    path, given = Path(words[0]), list(words[1:])
+    name = path.parent.name if path.name == MODULE else path.name
+    if "-c" in first:  # of a shell, whose next word is a script
+        return any(name in word for word in first)
+    program, at_end = first[: len(first) - len(given)][-1:], list(first[len(first) - len(given) :])
+    return [Path(word).name for word in program] == [name] and at_end == given
+
+
+def _first(root: Path) -> list[str]:
+    """Return the words of process 1; none if they cannot be read."""
+    try:
+        return (root / "proc/1/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return []
 
 
 def filled(line: str, environ: Mapping[str, str]) -> str:
@@ -81,7 +104,7 @@ def typed(words: Sequence[str], environ: Mapping[str, str], directory: Path) -> 
 def _called(program: str, environ: Mapping[str, str]) -> list[str]:
     """Return the words that call a program: by its name if the shell finds it by that."""
     path = Path(program)
-    if path.name == "__main__.py":
+    if path.name == MODULE:
         return [sys.executable, "-m", path.parent.name]
     found = shutil.which(path.name, path=environ.get("PATH", ""))
     return [path.name if found and Path(found).resolve() == path.resolve() else program]

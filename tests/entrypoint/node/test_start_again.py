@@ -64,13 +64,46 @@ def test_a_container_is_started_by_the_id_that_names_it_or_run_again(
     marker = tmp_path / made.lstrip("/")
     marker.parent.mkdir(exist_ok=True)
     marker.touch()
+    cmdline = tmp_path / "proc/1/cmdline"
+    cmdline.parent.mkdir(parents=True)
+    cmdline.write_text("\0".join(["tini", "--", *sys.argv]) + "\0")
     again = f"{engine} run OPTIONS IMAGE WORDS"
     kept = f"{engine} start --attach {ID}; after {engine} run --rm: {again}"
     assert start_again.command(settings(), ID, tmp_path) == kept
     assert start_again.command(settings(), "gpu-1", tmp_path) == again
+    cmdline.write_text("sshd: /usr/sbin/sshd -D\0")
+    in_background = start_again.command(settings(), ID, tmp_path)
     monkeypatch.undo()
     in_a_shell = start_again.command(settings(), ID, tmp_path)
-    assert in_a_shell == start_again.typed(sys.argv, os.environ, Path.cwd())
+    typed = start_again.typed(sys.argv, os.environ, Path.cwd())
+    assert in_background == in_a_shell == typed
+
+
+SCRIPT = ["/venv/bin/rollcall", "up", "--", "python", "train it.py"]
+MODULE = ["/opt/x/rollcall/__main__.py", *SCRIPT[1:]]
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "parent", "first", "is_containers"),
+    [
+        (SCRIPT, 1, 0, ["/venv/bin/python", *SCRIPT], True),
+        (SCRIPT, 7, 1, ["/sbin/docker-init", "--", "rollcall", *SCRIPT[1:]], True),
+        (MODULE, 7, 1, ["tini", "--", "python", "-P", "-m", "rollcall", *SCRIPT[1:]], True),
+        (MODULE[:1], 7, 1, ["tini", "--", "python", "-P", "-m", "rollcall"], True),
+        (SCRIPT, 7, 1, ["bash", "-c", "date; rollcall up -- python 'train it.py'; true"], True),
+        (SCRIPT, 7, 1, ["bash", "-c", "/usr/sbin/sshd -D"], False),
+        (SCRIPT, 7, 1, ["tini", "--", "/start.sh"], False),
+        (SCRIPT, 7, 1, ["tini", "--", "rollcall", "up", "--wait-for-jobs"], False),
+        (SCRIPT[:1], 7, 1, ["sleep", "infinity"], False),
+        (SCRIPT, 7, 1, [], False),
+        (SCRIPT[:1], 7, 1, [], False),
+        (SCRIPT, 9, 7, ["tini", "--", *SCRIPT], False),
+    ],
+)
+def test_a_process_that_is_left_in_the_background_of_a_container_is_not_the_containers(
+    words: list[str], own: int, parent: int, first: list[str], is_containers: bool
+) -> None:
+    assert start_again.is_containers(words, own, parent, first) is is_containers
 
 
 EXPECTED = {
