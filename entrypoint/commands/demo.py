@@ -31,7 +31,7 @@ from contract.options import ParseError
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint import console
-from entrypoint.commands import demo_plot
+from entrypoint.commands import demo_child, demo_plot
 from entrypoint.commands.arguments import NAME_OF_RUN, Parser, run_name
 from entrypoint.commands.cli import DEMO_TAKES
 from entrypoint.commands.demo_nodes import (
@@ -72,6 +72,7 @@ WHAT_COMES = (
     f"the demo takes {DEMO_TAKES} on two CPU cores. It makes sums and a tiny model, and warms the "
     f"model up. Then a head and {WORKERS} workers train it with PPO, and the head prints its page"
 )
+STOPPED = "the demo is stopped. To go on: %s"
 HELP_DIR = "where everything goes (default: runs/demo-TIME); a demo that was stopped there goes on"
 
 
@@ -158,10 +159,10 @@ def main(arguments: Sequence[str]) -> int:
                 return ExitCode.RUN_DIR
             if not layout.run.journal.exists():
                 log.info("%s", WHAT_COMES)
-                _prepare(layout, options.seed)
+                _prepare(layout, options)
             return _run(layout, options)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stopped:
+        return 128 + (stopped.args[0] if stopped.args else signal.SIGINT)
     except subprocess.CalledProcessError as error:
         log.error("%s ended with %d", " ".join(map(str, error.cmd[:4])), error.returncode)
         return ExitCode.JOB_FAILED
@@ -194,18 +195,23 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _prepare(layout: Layout, seed: int) -> None:
+def _prepare(layout: Layout, options: argparse.Namespace) -> None:
     """Make data and a tiny model, and train it supervised until it knows half of the sums."""
-    log.info("making sums below 100 and a tiny transformer in %s", layout.data)
-    run_module("data and model", Program.PREPARE, "arithmetic", *data_flags(layout, seed))
-    log.info("supervised warm-up on %s of the sums, solved", WARM_UP_SUMS)
-    run_module("warm-up", Program.SUPERVISED, "sft", *warm_up_flags(layout, seed))
+    seed = options.seed
+    try:
+        log.info("making sums below 100 and a tiny transformer in %s", layout.data)
+        run_module("data and model", Program.PREPARE, "arithmetic", *data_flags(layout, seed))
+        log.info("supervised warm-up on %s of the sums, solved", WARM_UP_SUMS)
+        run_module("warm-up", Program.SUPERVISED, "sft", *warm_up_flags(layout, seed))
+    except KeyboardInterrupt:
+        log.warning(STOPPED, again(layout, options))
+        raise
 
 
 def run_module(what: str, module: Program, *words: str) -> None:
-    """Run a program of this product, and say for how long. Raises CalledProcessError."""
+    """Run a program of this product, and say for how long. Raises as `demo_child.run`."""
     with busy(what):
-        subprocess.run(program(module, *words), check=True, stdout=subprocess.DEVNULL)
+        demo_child.run(program(module, *words))
 
 
 @contextmanager
@@ -310,7 +316,7 @@ def _run_nodes(layout: Layout, options: argparse.Namespace, job: list[str], keep
             node.wait(STOP_SECONDS)
         return code
     except KeyboardInterrupt:
-        log.warning("the demo is stopped. To go on: %s", again(layout, options))
+        log.warning(STOPPED, again(layout, options))
         raise
     finally:
         end_all(layout.started(number, node.pid) for number, node in enumerate(nodes))

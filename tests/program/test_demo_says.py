@@ -18,6 +18,7 @@ from entrypoint import console
 from entrypoint.commands import demo
 from entrypoint.config.read import read_settings
 from tests.support.screen import terminal
+from tests.support.waiting import eventually
 
 SLEEPS = """
 import logging, sys
@@ -71,6 +72,40 @@ def test_the_demo_writes_json_if_it_is_asked_to(tmp_path: Path) -> None:
         assert program.wait(60) == 130
     assert (first["node"], first["level"]) == ("demo", "INFO")
     assert first["message"].startswith("the demo takes")
+
+
+STOPPED = """
+import signal, sys
+from pathlib import Path
+from entrypoint.commands import demo, demo_child
+
+hangs = (
+    "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "below = subprocess.Popen(['sleep', '60']); "
+    "print(below.pid, file=open(sys.argv[1], 'w'), flush=True); time.sleep(60)"
+)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+demo_child.END_SECONDS = 0.5
+demo.program = lambda *words: [sys.executable, "-c", hangs, sys.argv[-1]]
+sys.exit(demo.main(["--dir", sys.argv[1], "--steps", "12"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_stopped_in_its_warm_up_leaves_nothing_and_says_how_it_goes_on(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    noted = tmp_path / "pid"
+    words = [sys.executable, "-c", STOPPED, str(tmp_path / "demo"), str(noted)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
+        eventually(lambda: noted.exists() and bool(noted.read_text()))
+        below = psutil.Process(int(noted.read_text()))
+        program.send_signal(number)
+        said, _ = program.communicate(timeout=60)
+    assert program.returncode == 128 + number
+    assert "the demo is stopped. To go on: " in said
+    assert f"demo --dir {tmp_path / 'demo'} --steps 12 --seed 0" in said
+    assert not below.is_running() or below.status() == psutil.STATUS_ZOMBIE
 
 
 KILLED = """
