@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from contract.durations import counted
 from contract.launch import distribution
 from entrypoint.config.settings import Settings
 from entrypoint.machine import infiniband, interfaces, limits
@@ -25,6 +26,8 @@ COLLECTIVE_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "HSA_")
 """How the variables begin that must be the same on all nodes."""
 LONGEST_SHOWN = 1000
 """Characters of a variable's value that nodes compare."""
+BUSY_LOAD = 2
+"""Programs per CPU that run or wait, above which a machine is too busy to answer in time."""
 
 
 def versions(settings: Settings, machine: Machine = THIS_MACHINE) -> dict[str, str]:
@@ -128,7 +131,15 @@ def load() -> str:
         busy = os.getloadavg()[0]
     except OSError:
         return "load unknown"
-    return f"load {busy:.0f} on {os.cpu_count()} CPUs"
+    return f"load {busy:.0f} on {counted(os.cpu_count() or 1, 'CPU')}"
+
+
+def is_busy() -> bool:
+    """Whether programs wait so long for a CPU that a short question may have no answer in time."""
+    try:
+        return os.getloadavg()[0] > BUSY_LOAD * (os.cpu_count() or 1)
+    except OSError:
+        return False
 
 
 def gpu_memory(settings: Settings, machine: Machine) -> int:

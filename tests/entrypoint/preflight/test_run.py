@@ -47,7 +47,23 @@ def hang() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_a_probe_that_hangs_fails_its_check(hang: threading.Event) -> None:
+@pytest.mark.parametrize(
+    ("load", "evidence", "remedy"),
+    [
+        (1, "no answer within 0.05 s", "find out what hangs behind the question: is it there?"),
+        (
+            50,
+            "no answer within 0.1 s: the machine may be too busy (load 50 on 2 CPUs)",
+            "or add t.hangs to ROLLCALL_PREFLIGHT_SKIP",
+        ),
+    ],
+)
+def test_a_probe_that_hangs_fails_its_check(
+    hang: threading.Event, monkeypatch: pytest.MonkeyPatch, load: float, evidence: str, remedy: str
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
     def probe(_: Context) -> Finding:
         hang.wait()
         return Finding(Verdict.PASS, "too late")
@@ -55,8 +71,20 @@ def test_a_probe_that_hangs_fails_its_check(hang: threading.Event) -> None:
     check = Check("t.hangs", "is it there?", probe, timeout=0.05)
     result = check.run(Context(HEAD, read_settings({})))
     assert (result.name, result.verdict) == (check.name, Verdict.FAIL)
-    assert "no answer within 0.05 s" in result.evidence
+    assert result.evidence.endswith(evidence)
+    assert remedy in result.remedy
     assert check.question in result.remedy
+
+
+def test_a_probe_on_a_busy_machine_has_twice_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (5000.0, 0.0, 0.0))
+
+    def probe(_: Context) -> Finding:
+        time.sleep(0.7)
+        return Finding(Verdict.PASS, "late")
+
+    check = Check("t.late", "is it there?", probe, timeout=0.5)
+    assert check.run(Context(HEAD, read_settings({}))).evidence == "late"
 
 
 def test_checks_that_hang_cost_the_longest_timeout_and_not_the_sum(hang: threading.Event) -> None:
