@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.durations import counted
 from contract.options import ConfigError, Fault
 from entrypoint.config import role
 from entrypoint.config.parsers import Tls
@@ -102,8 +103,10 @@ def bind_fault(settings: Settings) -> Fault | None:
         return Fault("ROLLCALL_BIND", settings.bind, problem, "give both the same address")
     workers = role.expected_workers(settings)
     if is_loopback(address) and workers and address not in where:
-        problem = f"is reached by this machine alone, and the head waits for {workers} workers"
-        remedy = "give an address that they reach, or set EXPECTED_WORKERS=0"
+        many = counted(workers, "worker")
+        problem = f"is reached by this machine alone, and the head waits for {many}"
+        remedy = "give an address that they reach, or set EXPECTED_WORKERS=0. "
+        remedy += f"For workers on this machine: set ROLLCALL_HEAD_ADDRESS={address}, too"
         return Fault("ROLLCALL_BIND", settings.bind, problem, remedy)
     return None
 

@@ -83,6 +83,22 @@ def test_a_head_says_that_all_interfaces_reach_its_page_in_plain_text(
     assert not limit or said.startswith("port 8267 listens on all interfaces, without TLS. ")
 
 
+@pytest.mark.parametrize(
+    ("workers", "many"), [("1", "the head waits for 1 worker"), ("2", "waits for 2 workers")]
+)
+def test_nodes_on_one_machine_need_the_heads_address_on_the_head_too(
+    workers: str, many: str
+) -> None:
+    given = {"ROLLCALL_BIND": "127.0.0.2", "EXPECTED_WORKERS": workers}
+    fault = address.bind_fault(read_settings(given))
+    assert fault is not None
+    assert fault.problem.endswith(many)
+    assert "set ROLLCALL_HEAD_ADDRESS=127.0.0.2, too" in fault.remedy
+    assert (
+        address.bind_fault(read_settings({**given, "ROLLCALL_HEAD_ADDRESS": "127.0.0.2"})) is None
+    )
+
+
 def test_where_it_listens_is_where_others_find_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     bound = {"ROLLCALL_BIND": "10.9.0.5", "EXPECTED_WORKERS": "0"}
     assert address.own_head_address(read_settings(bound), None) == "10.9.0.5"
