@@ -65,7 +65,10 @@ def main(arguments: Sequence[str]) -> int:
         sentence = f"{out} exists already, and nothing is overwritten: give another name"
         return fail(sentence, ExitCode.USAGE, as_json=options.json)
     except OSError as error:
-        return fail(f"{out}: {error.strerror}", ExitCode.RUN_DIR, as_json=options.json)
+        makes = f"make the directory {out.parent}, or give another --out"
+        what = errors.remedy(error) if out.parent.is_dir() else makes
+        sentence = ": ".join(filter(None, (str(out), error.strerror, what)))
+        return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
     rows = [{"name": m.name, "bytes": len(m.text.encode()), "note": m.note} for m in found.members]
     if options.json:
         left_out = [asdict(one) for one in found.left_out]

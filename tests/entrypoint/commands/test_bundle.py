@@ -221,7 +221,11 @@ def test_an_archive_that_exists_stays_as_it_is(
         ((".", "--out", "x.tar.gz"), 64, "is not a run: it has no journal.jsonl; give the run"),
         (("file", "--out", "x.tar.gz"), 64, "file is not a directory"),
         (("low-rate", "--out", "x.zip"), 64, "give a name that ends in .tar.gz"),
-        (("low-rate", "--out", "none/x.tar.gz"), 73, "none/x.tar.gz: No such file or directory"),
+        (
+            ("low-rate", "--out", "none/x.tar.gz"),
+            73,
+            "x.tar.gz: No such file or directory: make the directory none, or give another --out",
+        ),
     ],
 )
 def test_wrong_words_say_what_is_wrong(
