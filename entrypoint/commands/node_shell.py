@@ -109,9 +109,10 @@ def run_of(node: Mapping[str, str]) -> Path:
 
 def about(node: Mapping[str, str]) -> str:
     """Return of which run a command tells that was given no setting. `node`: its variables."""
+    name = node.get("ROLLCALL_NODE_NAME") or "node"
     return (
-        f"No setting names a run: this is the one in {_run_of(node)}, of which {_name_of(node)} "
-        "lives on this machine. ROLLCALL_RUN_DIR names another."
+        f"No setting names a run: this is the one in {_run_of(node)}, whose {name} "
+        "runs on this machine. ROLLCALL_RUN_DIR names another."
     )
 
 

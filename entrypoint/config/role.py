@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from contract.durations import counted
 from contract.options import ConfigError, Fault
 from entrypoint.config import misspelt
 from entrypoint.config.partly import judged
@@ -323,7 +324,7 @@ def _min_workers(settings: Settings) -> Iterator[Fault]:
         yield Fault(
             "ROLLCALL_MIN_WORKERS",
             str(settings.min_workers),
-            f"is above the {expected} workers that are expected ({source})",
+            f"is above the {counted(expected, 'worker')} that are expected ({source})",
             "give at most as many, or set EXPECTED_WORKERS higher",
         )
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from contract.durations import counted
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine import infiniband, limits
 from entrypoint.machine.limits import GIB, MIB, sized
@@ -95,7 +96,7 @@ def cpus(context: Context) -> Finding:
     usable = limits.cpu_limit(context.machine.proc, context.machine.cgroup)
     visible = os.cpu_count() or 1
     offered = context.settings.num_cpus
-    evidence = f"{usable:g} of {visible} CPUs may be used"
+    evidence = f"{usable:g} of {counted(visible, 'CPU')} may be used"
     if offered is not None and offered > usable:
         evidence += f", and ROLLCALL_NUM_CPUS offers {offered} to Ray"
         return Finding(Verdict.WARN, evidence, "give more CPUs (--cpus), or offer fewer")

@@ -26,7 +26,8 @@ class HeadUnfitError(Exception):
 
 def tell(settings: Settings, exit_code: int, reason: str) -> None:
     """Leave the note. A run directory that cannot be written is tolerated: workers then wait."""
-    text = f"the head {settings.node_name} does not start and has ended with {exit_code}: {reason}"
+    name = "" if settings.node_name == "head" else f" {settings.node_name}"
+    text = f"the head{name} does not start and has ended with {exit_code}: {reason}"
     with suppress(OSError):
         write_atomically(RunFiles(settings.run_dir).unfit, redact(text, settings.secrets))
 

@@ -44,7 +44,7 @@ def test_a_login_by_ssh_is_told_what_it_lacks_and_how_to_take_it_over(
 
 def test_a_command_that_takes_the_living_nodes_run_says_which_run_that_is() -> None:
     told = node_shell.about(HEAD | {"ROLLCALL_NODE_NAME": "head-1"})
-    assert "this is the one in /workspace/run, of which head-1 lives on this machine" in told
+    assert "this is the one in /workspace/run, whose head-1 runs on this machine" in told
     assert "/checkpoints" in node_shell.about({})
 
 
