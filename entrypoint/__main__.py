@@ -44,7 +44,8 @@ OWN_MODULES = ("bundle", "demo", "init", "report")
 """Commands that read no settings of a node; each is the `main` of its module."""
 STARTS_PROGRAMS = frozenset({*PROGRAMS, "up", "demo", "exec", "sft", "rm", "dpo"})
 NO_JOB = (
-    "no job is given: give its flags after `rollcall up` or in ROLLCALL_JOB. For a cluster that "
+    "no job is given: give its flags after `rollcall up` or in ROLLCALL_JOB. `rollcall init` "
+    "writes a run.yaml: then `rollcall up --config run.yaml`. For a cluster that "
     "waits for jobs, start every node with `rollcall up --wait-for-jobs`, and bring jobs with "
     "`rollcall submit`."
 )
@@ -267,8 +268,8 @@ def _up(settings: Settings, *, bare: bool = False) -> int:
         if lacks_a_job and bare:
             print(cli.help_text(), end="\n\n", flush=True)
             faults = ()
-        more = [NO_JOB] if lacks_a_job else []
-        print("\n".join([*arguments.hinted(faults, "up"), *more]), file=sys.stderr)
+        first = [NO_JOB] if lacks_a_job else []
+        print("\n".join([*first, *arguments.hinted(faults, "up")]), file=sys.stderr)
         return ExitCode.USAGE
     tried = recipes.TriedCode()
     if own_job and settings.check_code and not _has_begun(settings):

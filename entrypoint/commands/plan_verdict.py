@@ -42,7 +42,9 @@ def _would(row: Mapping[str, Any]) -> str:
             f"this node would join the head at {row['head_address'] or 'an address still unknown'}"
         )
     workers, unseen = counted(row["expected_workers"] or 0, "worker"), _unseen(row)
-    if row["job"] in (None, "", WAITS):
+    if row["job"] in (None, ""):
+        return "this head would not start: no job is given, and it does not wait for jobs"
+    if row["job"] == WAITS:
         return f"this head would wait for {workers} and for jobs (rollcall submit){unseen}"
     nodes = counted((row["expected_workers"] or 0) + 1, "node")
     count, why = (row["steps"] or {"count": None, "why": NOT_WRITTEN}).values()

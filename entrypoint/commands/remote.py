@@ -29,6 +29,7 @@ from entrypoint.run.flight_record.text import dated
 
 Say = Callable[[Mapping[str, Any]], Iterable[str]]
 """Turns an answer of the head into lines."""
+TO_REPLACE = "start it again, or another node in its place"
 STOPS = "the head will save, stop and exit 143"
 MOST_NAMED = 8
 """Nodes of one warning that are named."""
@@ -201,7 +202,8 @@ def state_sentences(state: Mapping[str, Any]) -> list[str]:
     for node in state["nodes"]:
         there = "there" if node["joined"] else "is starting Ray"
         there = "a spare" if node["node"] in spares else there
-        there = there if node["present"] else f"silent for {duration(node['silent_seconds'])}"
+        if not node["present"]:
+            there = f"silent for {duration(node['silent_seconds'])}; {TO_REPLACE}"
         lines.append(f"  {node['node']} at {node['address']}: {there}")
     shown = {node["node"] for node in state["nodes"]}
     others = (worker for worker in state["missing"] if worker["node"] not in shown)

@@ -6,8 +6,9 @@ Each head writes to its journal how long it may be away, or why no worker may ta
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ TAKES_SECONDS = 30.0
 """How late a worker may notice the silence, and take the place."""
 MOST_NAMED = 30
 """Processes of which a sentence has the numbers."""
+MOST_LOGS = 3
+"""Files that a sentence names one by one."""
 NO_WORKER = "no worker was there that knows the job"
 AGAIN = "start it again with the same run directory, and the run continues"
 """What a person does if nothing takes the place of what was lost."""
@@ -34,6 +37,8 @@ class Failover:
     """Seconds of silence after which a worker takes its place; None if none may."""
     off: str = ""
     """Why none may; "" if that is not known."""
+    workers: tuple[str, ...] = field(default=(), compare=False)
+    """The names of those that were there."""
 
     @classmethod
     def of_head(cls, seconds: float, off: str) -> Failover:
@@ -56,6 +61,7 @@ def failover(run: RunFiles) -> Failover:
     No worker may take its place if the journal tells of none that could.
     """
     row, has_worker = dict[str, Any](), False
+    names: dict[str, None] = {}
     with suppress(OSError):
         for event in landmarks(run.journal).events(["start", "check-in", "roll", "outcome"]):
             about = event["details"]
@@ -64,6 +70,7 @@ def failover(run: RunFiles) -> Failover:
                     row = about.get("failover") or {}
                 case "check-in":  # the worker keeps what it is told then, until the run ends
                     has_worker = True
+                    names[str(about.get("node", ""))] = None
                 case "roll":  # with ROLLCALL_MIN_WORKERS=0, it may go on without any
                     has_worker = bool(about.get("present"))
                 case _:
@@ -72,7 +79,8 @@ def failover(run: RunFiles) -> Failover:
     seconds = float(after) if isinstance(after, int | float) else None
     if seconds is not None and not has_worker:
         return Failover(None, NO_WORKER)
-    return Failover(seconds, off if isinstance(off, str) else "")
+    known = Failover(seconds, off if isinstance(off, str) else "")
+    return replace(known, workers=tuple(filter(None, names)))
 
 
 def command(run: RunFiles) -> str:
@@ -104,11 +112,17 @@ def what_follows(told: Failover, silence: float, again: str = "") -> str:
         return f"no worker takes its place, as {told.off}: {start}" if told.off else start
     if not is_awaited(told, silence):
         limit = f"{duration(told.after)} (ROLLCALL_HEAD_FAILOVER)"
-        why = "either none is left, or the end of its log, RUN/logs/worker-NAME.log, says why not"
+        why = f"either none is left, or the end of its log, {_logs(told.workers)}, says why not"
         return f"no worker has taken its place after {limit}; {why}. To go on, {to_do(again)}"
     left = round(told.after - silence)
     soon = f"in {duration(left)}" if left > 0 else "at any moment"
     return f"a worker takes its place {soon} (ROLLCALL_HEAD_FAILOVER); nobody has to act"
+
+
+def _logs(workers: Sequence[str]) -> str:
+    """Return where the logs of these workers are; with a word for the name if they are many."""
+    names = workers if 0 < len(workers) <= MOST_LOGS else ("NAME",)
+    return " or ".join(f"RUN/logs/worker-{name.removeprefix('worker-')}.log" for name in names)
 
 
 def left_over(run: RunFiles, told: Failover, silence: float) -> str:

@@ -91,7 +91,7 @@ def test_status_says_of_each_worker_once_what_is_wrong(
     assert rollcall(where, "status") == 0
     lines = capsys.readouterr().out.splitlines()[1:-1]
     assert [re.sub(r"[\d.]+ s", "N s", line) for line in lines] == [
-        "  gone at 127.0.0.3: silent for N s",
+        "  gone at 127.0.0.3: silent for N s; start it again, or another node in its place",
         "  starts at 127.0.0.3: is starting Ray",
         f"run {head.run.root.name}",
     ]

@@ -48,6 +48,11 @@ def test_the_newest_head_says_what_follows_its_loss(tmp_path: Path) -> None:
         append_event(run.journal, "check-in", "worker-1 checked in", {"node": "worker-1"})
         assert lost_head.failover(run) == told
         assert lost_head.command(run) == f"rollcall up {told.off}"
+    append_event(run.journal, "start", "this is the head", {"failover": AFTER.as_dict()})
+    for name in ("worker-1", "gpu-2"):
+        append_event(run.journal, "check-in", f"{name} checked in", {"node": name})
+    follows = lost_head.what_follows(lost_head.failover(run), 200.0)
+    assert "its log, RUN/logs/worker-1.log or RUN/logs/worker-gpu-2.log, says why not" in follows
 
 
 @pytest.mark.parametrize(
