@@ -172,7 +172,7 @@ def test_a_lost_head_is_said_in_red_and_its_return_repeats_nothing(head: Head, t
     opened(head, tab)
     expect(tab.locator("#events li")).to_have_count(3)
     head.control.__exit__()
-    expect(tab.get_by_role("alert")).to_contain_text("The head does not answer since")
+    expect(tab.get_by_role("alert")).to_contain_text("The head has not answered since")
     expect(tab.locator("#state")).to_have_text("Head lost")
     append_event(head.run.journal, "start", "the head is back")
     back = Head(head.run.root, head.port)

@@ -21,6 +21,7 @@ from entrypoint.cluster.kept_runs import KeptRunsServer
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.commands import report
 from entrypoint.machine.gpus.use import GpuUse
+from entrypoint.run.lost_head import Failover
 from tests.support import reported_runs
 from tests.support.control import Head, answers, node_info
 from tests.support.queued_jobs import works_at_a_queue
@@ -33,6 +34,7 @@ MOST_BYTES = 150_000
 COLOURS = 128
 PHONE, DESKTOP = (390, 844), (1100, 900)
 GPUS = {"gpus": 8.0, "cpus": 128.0, "memory_bytes": 2.0**41, "gpu_memory_bytes": 80.0 * 2**30}
+SILENT_SECONDS = 8
 OF_HEAD = EventSource(attempt=1, node="head")
 
 
@@ -69,13 +71,18 @@ def trains(head: Head) -> None:
     head.run.run.write_text(json.dumps(row))
     rows = reported_runs.learns(60)
     head.run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    newest = {name: value for row in rows for name, value in row.items()}
     progress = Progress(
-        step=60, total_steps=120, attempt=1, reward=0.77, kl=0.019, eval=0.88, checkpoint=50,
+        step=60, total_steps=120, attempt=1, reward=newest["train/reward"], kl=newest["train/kl"],
+        eval=newest["eval/accuracy"], checkpoint=50,
         tokens_per_second=9000, step_seconds=58, eta_seconds=3480,
     )  # fmt: skip
     progress.write(head.run.progress)
     journal = head.run.journal
-    append_event(journal, "start", "this is the head; it waits for 2 workers", source=OF_HEAD)
+    told = {"failover": Failover.of_head(120, "").as_dict()}
+    append_event(journal, "start", "this is the head; it waits for 2 workers", told, source=OF_HEAD)
+    for name in ("gpu-1", "gpu-2"):
+        append_event(journal, "check-in", f"{name} checked in", {"node": name}, source=OF_HEAD)
     append_event(journal, "attempt", "attempt 1 starts on 3 nodes", source=OF_HEAD)
     registry = head.control._registry
     registry.me = replace(registry.me, inventory=GPUS)
@@ -95,13 +102,13 @@ def trains(head: Head) -> None:
 def recovers(head: Head) -> None:
     trains(head)
     journal = head.run.journal
-    why = "node_lost: gpu-2 has been silent for 8 s"
+    why = f"node_lost: gpu-2 has been silent for {SILENT_SECONDS} s"
     append_event(journal, "failure", why, {"failure": "node_lost"}, source=OF_HEAD)
-    append_event(
-        head.run.journal, "decision", "a node was lost: resuming from step 60", source=OF_HEAD
-    )
+    append_event(journal, "decision", "a node was lost: resuming from step 60", source=OF_HEAD)
     registry = head.control._registry
-    registry.poll_closed(registry._entries["gpu-2"], hung_up=True)
+    lost = registry._entries["gpu-2"]
+    registry.poll_closed(lost, hung_up=True)
+    lost.seen_at -= SILENT_SECONDS
     head.control.phase = HeadPhase.RECOVERING
     head.control.sentence = "waiting for gpu-2"
 

@@ -203,7 +203,7 @@ function tick() {
     state = {...state, isLost: true, isWorkerDue, isTaken};
     return show(state);
   }
-  say(`The head does not answer since ${at}, ${duration(age)} ago. What you see is from then.`);
+  say(`The head has not answered since ${at}, ${duration(age)} ago. What you see is from then.`);
 }
 
 /** Say how old is what was read of run directories. */
