@@ -41,8 +41,8 @@ from tests.support.doc_pages import (
 from tests.support.job_head import JobHead, finishes, soon, until_stopped
 from tests.support.ray_nodes import short_directory
 from tests.support.repository import ROOT
+from tests.support.walks.page import FILE, STAGE, functions, with_clauses
 from tests.support.walks.page import PAGE as WALKS
-from tests.support.walks.page import STAGE, functions
 from tests.support.walks.page import WALKS as ALL_WALKS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -363,11 +363,12 @@ def test_the_code_walks_name_files_and_functions_that_exist() -> None:
     """Renewed by `python -m tests.support.walks.page`, from a run."""
     page = WALKS.read_text()
     assert {f"## {walk.title}" for walk in ALL_WALKS} <= {*re.findall(r"^## .+$", page, re.M)}
-    stages = [(first, re.findall("`(.+?)`", files)) for first, files in STAGE.findall(page)]
+    stages = [(first, FILE.findall(files)) for first, files in STAGE.findall(page)]
     assert len(stages) == len(re.findall("^- In ", page, re.MULTILINE))
     assert len(stages) > len(ALL_WALKS)
     assert [path for _, files in stages for path in files if not (ROOT / path).is_file()] == []
     assert [first for first, files in stages if first not in functions(ROOT / files[0])] == []
+    assert page == with_clauses(page), "python -m tests.support.doc_pages"
 
 
 def test_the_glossary_is_sorted() -> None:

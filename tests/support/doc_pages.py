@@ -2,7 +2,7 @@
 
 Links to functions of `examples/ppo_by_hand.py`, too: each has the function's line.
 
-`python -m tests.support.doc_pages` renews them.
+What docs/code-walks.md says of each file, too. `python -m tests.support.doc_pages` renews them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from entrypoint.config.settings import declared
 from entrypoint.run.failure_classes import FAILURES
 from tests.support.repository import ROOT
 from tests.support.variable_groups import GROUPS, nodes_of
+from tests.support.walks import page as walks
 from trainer.config.config import Config
 from trainer.config.parity import default, effect, markdown, with_tables
 from trainer.config.policy_loss_formulas import POLICY_LOSSES
@@ -234,3 +235,4 @@ if __name__ == "__main__":
     ALGORITHMS.write_text(with_losses(ALGORITHMS.read_text()))
     MONITORING.write_text(with_metrics(MONITORING.read_text()))
     RECOVERY.write_text(with_failures(RECOVERY.read_text()))
+    walks.PAGE.write_text(walks.with_clauses(walks.PAGE.read_text()))

@@ -2,6 +2,7 @@
 
 `python -m tests.support.walks.page` starts a small cluster, records it, and renews the page. That
 takes some minutes. With a directory of records it renews the page from them.
+`python -m tests.support.doc_pages` renews only what is said of each file.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,11 @@ from tests.support.walks.run import record
 
 PAGE = ROOT / "docs" / "code-walks.md"
 BEGIN, END = "<!-- walks: from here -->\n", "<!-- walks: to here -->\n"
-STAGE = re.compile(r"^- In .+?, from\s`([\w.]+)`:\s((?:`[\w/]+\.py`,?\s)+)", re.MULTILINE)
-"""What one process does: its first function, and the files."""
+STAGE = re.compile(r"^- In .+?, from\s`([\w.]+)`:\n((?:  - `[\w/]+\.py`.*\n)+)", re.MULTILINE)
+"""What one process does: its first function, and a line for each file."""
+FILE = re.compile(r"^  - `([\w/]+\.py)`.*$", re.MULTILINE)
+MOST_WORDS = 15
+"""Of what is said of a file."""
 PROCESSES = {
     r"-m rollcall up --": "the head",
     r"-m rollcall up": "a worker node",
@@ -181,18 +184,33 @@ def shown(walk: Walk, record: Sequence[Call]) -> str:
     for process in dict.fromkeys(call.process for call in within):
         own = [call for call in firsts.values() if call.process == process]
         if own:
-            files = ", ".join(f"`{call.file}`" for call in own)
-            lines.append(stage(process, own[0].function, files))
+            lines.append(f"- In {process}, from `{own[0].function}`:")
+            lines += (item(call.file) for call in own)
     return "\n".join(lines) + "\n"
 
 
-def stage(process: str, function: str, files: str) -> str:
-    """Return the item of a list with the files that one process uses."""
-    text = f"- In {process}, from `{function}`: {files}"
-    indent = "  "
-    return textwrap.fill(
-        text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+def item(file: str) -> str:
+    """Return the line of a list for a file: its path, and what its first line says."""
+    said = clause(ast.get_docstring(ast.parse((ROOT / file).read_text())) or "")
+    return f"  - `{file}`: {said}" if said else f"  - `{file}`"
+
+
+def clause(docstring: str) -> str:
+    """Return the beginning of a docstring: its first sentence, cut to a few words."""
+    first = re.split(r"(?<=\.)\s", docstring, maxsplit=1)[0]
+    words = first.rstrip(".:").split()
+    if len(words) <= MOST_WORDS:
+        return " ".join(words)
+    return " ".join(words[:MOST_WORDS]).rstrip(",;:") + " …"
+
+
+def with_clauses(page: str) -> str:
+    """Return the page with what is now said of each file that exists."""
+
+    def renewed_item(line: re.Match[str]) -> str:
+        return item(line[1]) if (ROOT / line[1]).is_file() else line[0]
+
+    return FILE.sub(renewed_item, page)
 
 
 def ends(walk: Walk, record: Sequence[Call]) -> tuple[float, float]:
