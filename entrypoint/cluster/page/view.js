@@ -131,7 +131,7 @@ const isAwaited = (failover, seconds) => failover?.after != null && seconds < fa
 /** Pure: what follows the loss of a head. */
 function whatFollows({failover, isWorkerDue}) {
   const limit = failover?.after == null ? "" : duration(failover.after), again = "start it again with the same run directory, and the run continues.";
-  if (isWorkerDue) return `A worker does so after ${limit} of silence (${FAILOVER}). Then rollcall status has the page's new address.`;
+  if (isWorkerDue) return `A worker does so after ${limit} of silence (${FAILOVER}), unless you start the head again before. Then rollcall status has the page's new address.`;
   if (limit) return `A worker takes a lost head's place after ${limit} (${FAILOVER}). If none has: ${again}`;
   return failover?.off ? `No worker takes the head's place, as ${failover.off}: ${again}` : `To go on, ${again}`;
 }
