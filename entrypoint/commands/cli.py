@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from contract.options import ParseError, did_you_mean, nearest
+from entrypoint.commands.pasted import NoJobError, Pasted, pasted
 from entrypoint.config import parsers
 from entrypoint.config.recipe_registry import SUPERVISED
 
@@ -158,7 +159,12 @@ def parse(
         return _with_stage(_start("up", tuple(words)), recipe_takes_command)
     if first == "up":
         job = rest[1:] if rest[:1] == ("--",) else rest
-        return _with_stage(_start("up", job), recipe_takes_command)
+        call = _start("up", job)
+        if found := _pasted(call.arguments):
+            inner = _start("up", found.job)
+            variables = {**found.variables, **inner.variables, **call.variables}
+            call = replace(inner, variables=variables)
+        return _with_stage(call, recipe_takes_command)
     if first == "translate":
         return Invocation(first, rest)  # it tells a command from its own arguments
     if first in ("prepare", "serve-retriever", "serve-reward", *OWN_ARGUMENTS, *REMOTE):
@@ -258,6 +264,14 @@ def _without_own(job: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]
     return (*kept, *words), variables
 
 
+def _pasted(words: Sequence[str]) -> Pasted | None:
+    """Return the job of a whole `rollcall up …`; None of other words. Raises UsageError."""
+    try:
+        return pasted(words, COMMANDS)
+    except NoJobError as error:
+        raise UsageError(str(error)) from None
+
+
 COLUMNS, PIPELINE = "--assume-columns", "pipeline"
 CLUSTER_FLAGS = {
     "--nodes": ("N", "plan for N nodes, of which one is the head"),
@@ -281,7 +295,11 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
     own: list[str] = []
     job: list[str] = []
     words = list(rest)
+    pasted_with: Mapping[str, str] = {}
     while words:
+        if not job and words[0][:1] != "-" and (found := _pasted(words)):
+            pasted_with, words = {**pasted_with, **found.variables}, list(found.job)
+            continue
         name, equals, value = words.pop(0).partition("=")
         if job and not job[0].startswith("-") and job[0] not in parsers.STAGES:
             job.append(name + equals + value)
@@ -315,7 +333,7 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
         stages_of=stages_of,
         as_json="--json" in switches,
         shows_cost="--cost" in switches,
-        variables={**call.variables, **variables},
+        variables={**pasted_with, **call.variables, **variables},
         planned=PlannedNodes(
             flags={name: _named(flag, given) for flag, (name, value) in of_flags.items() if value},
             gpus=tuple(gpus) if len(gpus) > 1 else (),

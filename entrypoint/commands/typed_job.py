@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from contract.options import ConfigError, ParseError
+from contract.options import ConfigError, Fault, ParseError
+from entrypoint.commands.cli import COMMANDS
+from entrypoint.commands.pasted import REMEDY, NoJobError, pasted
 from entrypoint.config import parsers
 from entrypoint.config.recipe_registry import BUILTIN, RECIPES
 
@@ -39,6 +41,8 @@ def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
     """
     words = _words_of(environ, arguments)
     given = _given(environ)
+    if not arguments:
+        _refuse_head(environ.get(JOB, ""), words)
     if (found := _found(environ, words)) is None:
         return TypedJob(environ, tuple(arguments))
     raw = environ.get(JOB, "").strip()
@@ -57,6 +61,17 @@ def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
         said="" if given and found.words == words else found.said,
         warnings=found.warnings,
     )
+
+
+def _refuse_head(raw: str, words: Sequence[str]) -> None:
+    """Raise ConfigError if ROLLCALL_JOB is a head of its own, or another command of Rollcall."""
+    try:
+        problem = "has `rollcall up` before the job" if pasted(words, COMMANDS) else ""
+        remedy = REMEDY
+    except NoJobError as error:
+        problem, remedy = "has a command of Rollcall's before the job", str(error)
+    if problem:
+        raise ConfigError([Fault(JOB, raw, problem, remedy)])
 
 
 def recipe_of_variables(environ: Mapping[str, str]) -> str | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os.path
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from contract.launch.command_lines import PYTHON
@@ -146,7 +146,7 @@ def _shown(name: str, words: Sequence[str], script: Script | None) -> str:
 
 def _split(words: Sequence[str]) -> Sequence[str]:
     """Return a whole command in one word as a line of a shell, as some manifests give it."""
-    if len(words) == 1 and len(words[0].split()) > 1 and not Path(words[0]).exists():
+    if len(words) == 1 and len(words[0].split()) > 1 and not os.path.exists(words[0]):
         return ("bash", "-c", words[0])
     return words
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -133,6 +134,55 @@ ELSEWHERE = PlannedNodes(elsewhere=True, flags=NODES)
 )
 def test_words_mean(words: str, meaning: Invocation) -> None:
     assert parse(words.split()) == meaning
+
+
+OF_TRANSLATE = ("--pretrain", "m", "--input_template", "{} Think.")
+BESIDE = {"EXPECTED_WORKERS": "0"}
+
+
+@pytest.mark.parametrize(
+    ("words", "beside"),
+    [
+        (("EXPECTED_WORKERS=0", "rollcall", "up", "--", *OF_TRANSLATE), BESIDE),
+        (("env", "EXPECTED_WORKERS=0", "/opt/bin/rollcall", "up", *OF_TRANSLATE), BESIDE),
+        (("rollcall", "up", "--", *OF_TRANSLATE), {}),
+        (("python3", "-m", "rollcall", *OF_TRANSLATE), {}),
+        (("up", *OF_TRANSLATE), {}),
+        ((f"EXPECTED_WORKERS=0 rollcall up -- \\\n  {shlex.join(OF_TRANSLATE)}",), BESIDE),
+    ],
+)
+def test_a_whole_up_that_is_pasted_as_the_job_is_its_job(
+    words: tuple[str, ...], beside: dict[str, str]
+) -> None:
+    for found in (parse(["plan", *words]), parse(["up", *words]), parse(["up", "--", *words])):
+        assert (found.arguments, found.variables) == (OF_TRANSLATE, beside)
+    found = parse(["plan", "--nodes", "2", "--json", *words])
+    assert (found.arguments, found.as_json) == (OF_TRANSLATE, True)
+    assert found.variables == {"EXPECTED_WORKERS": "1"}, "a flag of plan counts more"
+    assert parse(["plan", "A=b", "rollcall", "sft", "--x"]).variables == {"A": "b", **SUPERVISED}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rollcall", "translate", "x.sh"), "give the flags that it prints"),
+        (("rollcall", "status"), "`rollcall status` is no job"),
+        (("nohup", "rollcall", "up", "--", "--x"), "leave out `rollcall up --`"),
+        (("bash", "-c", "cd / && rollcall up -- --x"), "leave out `rollcall up --`"),
+        (("A=b rollcall up -- --x $Y | tee log",), "leave out `rollcall up --`"),
+    ],
+)
+def test_a_command_of_rollcall_s_that_is_no_job_is_refused(
+    words: tuple[str, ...], said: str
+) -> None:
+    for command in ("plan", "up"):
+        with pytest.raises(UsageError, match=said):
+            parse([command, *words])
+
+
+def test_programs_of_rollcall_s_and_of_others_are_jobs() -> None:
+    for job in (("rollcall", "prepare", "x"), ("python3", "up"), ("echo", "rollcall", "up")):
+        assert parse(["up", *job]).arguments == parse(["plan", *job]).arguments == job
 
 
 @pytest.mark.parametrize(

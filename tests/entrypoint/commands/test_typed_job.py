@@ -56,6 +56,12 @@ def test_a_command_in_rollcall_job_is_the_same_as_one_behind_the_images_name(
     assert (Path.cwd() == Path("/")) == raw.startswith("cd /"), "the job starts where it goes to"
 
 
+@pytest.mark.parametrize("raw", ["A=b rollcall up -- --pretrain m", "rollcall up python3 x.py"])
+def test_a_head_in_rollcall_job_is_a_fault_of_its_variable(raw: str) -> None:
+    with pytest.raises(Exception, match="ROLLCALL_JOB.* leave out `rollcall up --`"):
+        settings({"ROLLCALL_JOB": raw})
+
+
 def test_a_line_that_only_a_shell_reads_is_a_fault_of_its_variable() -> None:
     with pytest.raises(Exception, match="has the shell syntax &&, and no shell reads it"):
         settings({"ROLLCALL_JOB": "make && make test"})
