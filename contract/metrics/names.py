@@ -82,6 +82,8 @@ STEPS = (
     *("global_steps", "current_steps", "iteration", "iter", "steps"),
 )
 """Names under which a line tells its own step."""
+TOTALS = ("total_steps", "max_steps")
+"""Names under which a line tells how many steps there are."""
 NO_METRIC = re.compile(
     r"(?:train_|eval_|training/|train/)?(?:epoch|runtime|samples_per_second|steps_per_second"
     r"|num_tokens|num_input_tokens_seen|total_flos|total_steps|max_steps|percentage)"
@@ -122,3 +124,9 @@ def step_of(told: Mapping[str, float]) -> int | None:
     """Pure: return the step that a line tells; None if it tells none."""
     found = (told[name] for name in STEPS if name in told)
     return next((int(step) for step in found if step >= 0 and step == int(step)), None)
+
+
+def total_of(told: Mapping[str, float]) -> int | None:
+    """Pure: return how many steps there are, as a line tells it; None if it tells nothing."""
+    found = (told[name] for name in TOTALS if name in told)
+    return next((int(total) for total in found if total > 0 and total == int(total)), None)

@@ -63,7 +63,7 @@ def pasted(words: Sequence[str], commands: Container[str]) -> Pasted | None:
 
 def is_line(word: str) -> bool:
     """Return whether a word is a whole command in quotes."""
-    return len(word.split()) > 1 and not os.path.exists(word)
+    return len(word.split()) > 1 and not os.path.lexists(word)
 
 
 def _of_line(line: str) -> Sequence[str]:
@@ -89,5 +89,6 @@ def _refuse_wrapped(words: Sequence[str]) -> None:
     command = unwrapped(words).command
     line = script_words(command)
     text = line[1] if line[:1] == ["-c"] else ""
-    if _behind_name(command)[:1] == ["up"] and command[:1] != ["up"] or HEAD.search(text):
+    starts_head = command[:1] != ["up"] and _behind_name(command)[:1] == ["up"]
+    if starts_head or HEAD.search(text):
         raise NoJobError(NESTED)

@@ -68,6 +68,7 @@ class LogProgress:
     ended: bool = field(init=False, default=False)
     """The framework's own last line is the newest sign of the training."""
     total_steps: int = field(init=False, default=0)
+    _told_total: int | None = field(init=False, default=None)
     """The newest number of all steps that the log has told; 0: none."""
     epoch_steps: int = field(init=False, default=0)
     """Steps of one pass over the data, as the log tells them; 0: it does not."""
@@ -163,6 +164,10 @@ class LogProgress:
         newest = self._logged.step if self._logged else self.added
         if not step or not row or step + self.added <= newest:
             return
+        total = metric_names.total_of(told)
+        if total and total == self._told_total:  # a count of the steps so far would grow
+            self.total_steps = total + self.added
+        self._told_total = total
         values = {MEASURED[name]: row[name] for name in row if name in MEASURED}
         self._logged = replace(self._progress({"step": step, **values}), is_logged=True)
         self._opening = self._opening or self._logged

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from contract.durations import counted
 from contract.options import Fault
 from trainer.config.config import Config
 
@@ -190,12 +191,13 @@ def _engine_faults(config: Config) -> Iterator[Fault]:
         return
     host, engines = _group(config, Role.POLICY), _group(config, Role.ENGINE)
     if host.per_node % engines.per_node:
+        of_node = counted(host.per_node, "GPU")
         divisors = [str(n) for n in range(1, host.per_node + 1) if host.per_node % n == 0]
         yield Fault(
             "--vllm_tensor_parallel_size",
             str(engines.per_node),
-            f"does not divide the {host.per_node} GPUs of a node, which the engines share",
-            f"Give one of {', '.join(divisors)}",
+            f"does not divide the {of_node} of a node, which the engines share",
+            f"Give one of {', '.join(divisors)}" if len(divisors) > 1 else "Give 1",
         )
     share, beside = config.vllm.gpu_memory_utilization, -(-engines.slots // host.slots)
     if share is not None and share * beside > 1:

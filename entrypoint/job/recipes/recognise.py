@@ -146,7 +146,7 @@ def _shown(name: str, words: Sequence[str], script: Script | None) -> str:
 
 def _split(words: Sequence[str]) -> Sequence[str]:
     """Return a whole command in one word as a line of a shell, as some manifests give it."""
-    if len(words) == 1 and len(words[0].split()) > 1 and not os.path.exists(words[0]):
+    if len(words) == 1 and len(words[0].split()) > 1 and not os.path.lexists(words[0]):
         return ("bash", "-c", words[0])
     return words
 

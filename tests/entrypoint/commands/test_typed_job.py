@@ -58,7 +58,7 @@ def test_a_command_in_rollcall_job_is_the_same_as_one_behind_the_images_name(
 
 @pytest.mark.parametrize("raw", ["A=b rollcall up -- --pretrain m", "rollcall up python3 x.py"])
 def test_a_head_in_rollcall_job_is_a_fault_of_its_variable(raw: str) -> None:
-    with pytest.raises(Exception, match="ROLLCALL_JOB.* leave out `rollcall up --`"):
+    with pytest.raises(Exception, match=r"ROLLCALL_JOB.* leave out `rollcall up --`"):
         settings({"ROLLCALL_JOB": raw})
 
 

@@ -518,6 +518,27 @@ def test_dicts_of_a_program_tell_its_steps_which_decide_nothing(tmp_path: Path) 
     assert curves(tmp_path)["train/reward"] == [(7, 0.5)]
 
 
+@pytest.mark.parametrize(
+    ("name", "totals", "total"),
+    [
+        ("total_steps", (80, 80), 80),
+        ("max_steps", (80, 80), 80),
+        ("total_steps", (80, 160), 0),
+    ],
+)
+def test_a_total_that_a_dict_repeats_is_that_of_the_run(
+    tmp_path: Path, name: str, totals: tuple[int, int], total: int
+) -> None:
+    steps = reader(tmp_path, ROLLCALL_STEP_PATTERN="")
+    for step, told in enumerate(totals, 1):
+        steps.read(str({"step": step, name: told, "loss": 1.5}))
+        steps.publish()
+    steps.publish(last=True)
+    found = progress(tmp_path)
+    assert found is not None
+    assert found.total_steps == total
+
+
 def test_dicts_tell_no_steps_beside_a_pattern_or_a_progress_of_the_program(tmp_path: Path) -> None:
     steps = reader(tmp_path)
     steps.read('{"step": 7, "loss": 2.5}')

@@ -122,6 +122,10 @@ def test_shared_slots_need_what_every_tenant_asks_for(tiny: Tiny, run_dir: Path)
             "Give one of 1, 2, 4",
         ),
         (
+            {"colocate_all_models": True, "vllm_tensor_parallel_size": 2},
+            "does not divide the 1 GPU of a node, which the engines share (given: 2). Give 1",
+        ),
+        (
             {
                 "colocate_all_models": True,
                 "vllm_num_engines": 2,

@@ -46,6 +46,8 @@ class Unsaid:
     why: str
     lost: bool
     """Whether the run is another one without it."""
+    warns: bool = False
+    """It has no effect there either, which its writer may not know."""
 
 
 def absent(why: str) -> Unsaid:
@@ -54,6 +56,11 @@ def absent(why: str) -> Unsaid:
 
 def needless(why: str) -> Unsaid:
     return Unsaid(why, lost=False)
+
+
+def idle(switch: str) -> Unsaid:
+    """Return the answer to a value that the other trainer does not read without a switch."""
+    return Unsaid(f"without effect in verl unless {switch} is on", lost=False, warns=True)
 
 
 class Remarked(str):
@@ -179,6 +186,16 @@ def several(
 ) -> list[Row]:
     """Return rows of flags without a counterpart, for one reason."""
     return [Row(name, note=note, lost=lost, old=old, default=default) for name in names.split()]
+
+
+def is_default(value: str, default: str | None) -> bool:
+    """Return whether a value is the default, under any spelling of it."""
+    if default is None:
+        return value in NOTHING
+    try:
+        return float(value) == float(default)
+    except ValueError:
+        return value.strip("'\"").lower() == default.lower()
 
 
 def needs_variable(value: str) -> str:

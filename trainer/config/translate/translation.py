@@ -28,6 +28,7 @@ from trainer.config.translate.rows import (
     Table,
     Unsaid,
     Values,
+    is_default,
     needs_variable,
     same,
 )
@@ -234,14 +235,18 @@ def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given:
     try:
         answer = row.answer(value, settings)
     except (ValueError, ArithmeticError):
+        if is_given and row.ours and UNSET in value:
+            told = f"--{row.ours}: {row.theirs}={plain(value)} is known only where it runs"
+            made.needed.append(f"{told}. Give its value")
+            return
         # What depends on a number that is still to be given is not said twice.
         if is_given and not any(map(needs_variable, settings.values())):
             made.lost.append(f"{row.theirs}={plain(value)}: its value cannot be read")
         return
     if isinstance(answer, Unsaid):
-        is_lost = answer.lost and not _same(value, row.default)
+        is_lost = answer.lost and not is_default(value, row.default)
         if is_given:
-            told = made.lost if is_lost else made.notes
+            told = made.lost if is_lost else made.warnings if answer.warns else made.notes
             told.append(f"{redact(f'{row.theirs}={plain(value)}')}: {answer.why}")
         elif is_lost and row.ours:
             made.lost.append(f"{row.theirs}: {answer.why}")
@@ -254,7 +259,7 @@ def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given:
         if _is_off(row.ours, texts):
             return
         made.flags[row.ours] = texts
-        if isinstance(answer, Remarked):
+        if isinstance(answer, Remarked) and is_given:
             made.warnings.append(f"{row.theirs}={plain(value)}: {answer.remark}")
         if not is_given:
             made.by_default.add(row.ours)
@@ -303,15 +308,6 @@ def _is_our_default(spelling: str, texts: tuple[str, ...]) -> bool:
 def _is_off(spelling: str, texts: tuple[str, ...]) -> bool:
     """Return whether a switch is off, as it is by default."""
     return _flag(spelling).kind is bool and _is_our_default(spelling, texts)
-
-
-def _same(value: str, default: str | None) -> bool:
-    if default is None:
-        return value in NOTHING
-    try:
-        return float(value) == float(default)
-    except ValueError:
-        return value.strip("'\"").lower() == default.lower()
 
 
 def _of_openrlhf(command: Command) -> Translation:

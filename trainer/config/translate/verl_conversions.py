@@ -7,9 +7,11 @@ from trainer.config.translate.rows import (
     TRACKERS,
     TRUE,
     Answer,
+    Remarked,
     Row,
     Values,
     absent,
+    idle,
     items,
     needless,
     number,
@@ -89,7 +91,7 @@ def symmetric(value: str, values: Values) -> Answer:
 
 def loss_coef(value: str, values: Values) -> Answer:
     if not values.on(f"{ACTOR}.use_kl_loss"):
-        return needless(f"{ACTOR}.use_kl_loss is off")
+        return idle(f"{ACTOR}.use_kl_loss")
     if values.on("algorithm.use_kl_in_reward"):
         return absent("the KL is in the loss or in the reward, not in both: the loss's is left out")
     return number(value, values)
@@ -98,9 +100,8 @@ def loss_coef(value: str, values: Values) -> Answer:
 def reward_coef(value: str, values: Values) -> Answer:
     if values.on("algorithm.use_kl_in_reward"):
         return number(value, values)
-    if values.on(f"{ACTOR}.use_kl_loss"):
-        return needless("the KL is in the loss")
-    return "0"
+    without = idle("algorithm.use_kl_in_reward")
+    return without if values.on(f"{ACTOR}.use_kl_loss") else Remarked("0", without.why)
 
 
 def kl_type(value: str, values: Values) -> Answer:
@@ -284,7 +285,9 @@ def correction_mode(value: str, values: Values) -> Answer:
 
 
 def test_temperature(value: str, values: Values) -> Answer:
-    return number(value, values) if values.on(f"{ROLLOUT}.val_kwargs.do_sample") else "0"
+    if values.on(f"{ROLLOUT}.val_kwargs.do_sample") or not float(value):
+        return number(value, values)
+    return Remarked("0", idle(f"{ROLLOUT}.val_kwargs.do_sample").why)
 
 
 def test_sampling(value: str, values: Values) -> Answer:

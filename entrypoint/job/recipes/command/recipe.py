@@ -131,7 +131,9 @@ def untold(settings: Settings) -> list[str]:
     if not missing:
         return []
     lists = (_and(names) for names in (list(missing), list(missing.values())))
-    return ["not known of this program: {}. {} say it (docs/recipes/command.md)".format(*lists)]
+    verb = "says" if len(missing) == 1 else "say"
+    told = "not known of this program: {}. {} {} it (docs/recipes/command.md)"
+    return [told.format(*lists, verb)]
 
 
 def _and(words: Sequence[str]) -> str:

@@ -365,6 +365,17 @@ def test_an_unknown_value_is_asked_for_also_where_a_switch_or_a_name_stands(
     assert "X: give it by --set X=VALUE" in err
 
 
+def test_a_number_that_only_a_program_tells_is_to_be_given_by_its_flag(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"{VERL} {MODEL} trainer.n_gpus_per_node=$(nvidia-smi -L | wc -l)\n")
+    code, _, err = run(capsys, str(script))
+    assert code == 1
+    needed = err.partition("# still to give:")[2]
+    assert "--actor_num_gpus_per_node: trainer.n_gpus_per_node=$(nvidia-smi -L | wc -l)" in needed
+
+
 def test_a_switch_from_outside_is_not_taken_as_off(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

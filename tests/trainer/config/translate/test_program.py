@@ -383,6 +383,28 @@ def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one.partition(":")[0] for one in row["needed"]] == ["--pretrain"]
 
 
+@pytest.mark.parametrize(
+    ("words", "key", "switch"),
+    [
+        ("algorithm.kl_ctrl.kl_coef=0.001", "algorithm.kl_ctrl.kl_coef", "use_kl_in_reward"),
+        ("actor_rollout_ref.actor.kl_loss_coef=0.01 actor_rollout_ref.actor.use_kl_loss=False",
+         "actor.kl_loss_coef", "actor_rollout_ref.actor.use_kl_loss"),
+        ("algorithm.kl_ctrl.kl_coef=0.2 actor_rollout_ref.actor.use_kl_loss=True",
+         "algorithm.kl_ctrl.kl_coef", "use_kl_in_reward"),
+        ("actor_rollout_ref.rollout.val_kwargs.temperature=0.7",
+         "val_kwargs.temperature", "val_kwargs.do_sample"),
+    ],
+)  # fmt: skip
+def test_a_value_that_verl_does_not_read_is_said_to_have_no_effect_there(
+    capsys: pytest.CaptureFixture[str], words: str, key: str, switch: str
+) -> None:
+    _, _, err = run(capsys, "--", *VERL.split(), MODEL, *words.split())
+    (line,) = [one for one in err.splitlines() if "without effect in verl unless" in one]
+    assert f"{key}=" in line
+    assert line.endswith(f"{switch} is on")
+    assert "without effect in verl" not in run(capsys, "--", *VERL.split(), MODEL)[2]
+
+
 def test_of_two_commands_in_a_script_one_is_chosen(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
