@@ -159,7 +159,13 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("script", nargs="?", type=Path, metavar="SCRIPT", help="a shell script; - reads stdin")
+    add(
+        "script",
+        nargs="?",
+        type=Path,
+        metavar="SCRIPT",
+        help="a shell script, or FILE.py of TRL's; - reads stdin",
+    )
     add("--from", dest="trainer", choices=TRAINERS, help="whose command it is, if unclear")
     add(
         "--set",
@@ -193,6 +199,11 @@ def _command(options: argparse.Namespace, words: Sequence[str]) -> Command:
         variables[name] = value
     if words:
         return commands.of_words(words, trainer)
+    if options.script.suffix == ".py" and options.script.is_file():
+        return commands.of_words(["python3", str(options.script), *options.argument], trainer)
+    if options.script.suffix in (".yaml", ".yml"):
+        file = options.script
+        raise TranslateError(f"{file} is no command: give trl grpo --config {file}, if it is TRL's")
     variables |= {str(place): value for place, value in enumerate(options.argument, 1)}
     if str(options.script) == "-":
         text, place = sys.stdin.read(), Place()

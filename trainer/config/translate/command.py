@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import PurePath
 
 from contract.launch.command_lines import ASSIGNMENT, OPENRLHF_PPO, OPENRLHF_STAGE
+from contract.options import MISTYPED, did_you_mean
 from trainer.config.config import Config
 from trainer.config.read_flags import aliases
 from trainer.config.translate import python_script, shell
@@ -23,8 +24,12 @@ PROGRAMS = (
     (VERL, re.compile(r"verl\.trainer\.main_ppo|(.*/)?main_ppo\.py|([\w.]+\.)?main_dapo")),
     (TRL, re.compile(r"trl\.scripts\.grpo|(.*/)?\w*grpo\w*\.py")),
 )
+TRL_PROGRAM = re.compile(rf"(?:[^=]*/)?trl|{UNSET}\((?:which|command -v) trl\)")
+"""The program, also by its path, or as a shell looks it up."""
 TRL_STAGES = {"trl sft": "sft", "trl dpo": "dpo", "trl reward": "rm"}
 """Commands of TRL → the stage of Rollcall that trains the same."""
+OF_TRL = ("grpo", "sft", "dpo", "reward", "rloo", "kto", "env", "vllm-serve")
+"""Commands of TRL."""
 OTHERS = re.compile(
     r"openrlhf\.cli\.(train_\w+|serve_\w+)|trl\.scripts\.\w+|verl\.(trainer\.)?\w*sft\w*(\.\w+)*"
     r"|torchtune|llamafactory-cli"
@@ -59,6 +64,8 @@ class Command:
     """Variables that the script exports."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """A variable, or an open piece, of the command's words → why the script does not tell it."""
+    untold: tuple[str, ...] = ()
+    """Sentences on arguments that a Python script gives, with what to give instead."""
     notes: tuple[str, ...] = ()
     """Sentences on lines that bash reads otherwise than their writer meant."""
 
@@ -166,7 +173,7 @@ def _program_in(words: Sequence[str]) -> tuple[str, int] | None:
         for trainer, program in PROGRAMS:
             if program.fullmatch(word):
                 return trainer, place
-        if PurePath(word).name == "trl" and words[place + 1 : place + 2] == ["grpo"]:
+        if TRL_PROGRAM.fullmatch(word) and words[place + 1 : place + 2] == ["grpo"]:
             return TRL, place + 1
     for place, word in enumerate(words):
         if word.endswith(".py") and python_script.is_grpo(word, _flags(words[place + 1 :])[0]):
@@ -189,6 +196,7 @@ def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | N
         trainer, place = found
         trainer = wanted or trainer
         before, program, rest = words[:place], words[place], words[place + 1 :]
+        before = before[: -1 if before and TRL_PROGRAM.fullmatch(before[-1]) else None]
     exported = tuple(match[1] for word in before if (match := ASSIGNMENT.fullmatch(word)))
     if trainer == VERL:
         given, strange = _overrides(rest)
@@ -252,6 +260,11 @@ def _why_none(commands: Sequence[Sequence[str]]) -> str:
             "it as it is (docs/recipes/verl.md), or give the keys of main_ppo alone after --"
         )
     named = next(iter([*others, *inner]), "")
+    mistyped = named.removeprefix("trl ")
+    if named != mistyped and mistyped not in OF_TRL:
+        hint = did_you_mean(mistyped, OF_TRL, begin=": ", cutoff=MISTYPED)
+        if hint:
+            return f"trl has no command {mistyped}{hint}"
     scripts = [(word, words) for words in commands for word in words if word.endswith(".py")]
     if scripts and not named:
         script, words = scripts[0]

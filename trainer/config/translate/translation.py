@@ -115,6 +115,7 @@ def translated(command: Command) -> Translation:
         names = ", ".join(command.exported)
         made.first.append(f"{names}: set in the script; give variables to every node")
     made.needed += [_needed(name, why) for name, why in command.missing.items()]
+    made.needed += command.untold
     made.warnings += command.notes
     _leave_out_without_effect(made)
     named = {needs_variable(word) for word in made.words}

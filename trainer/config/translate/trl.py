@@ -172,12 +172,12 @@ def _reward(value: str, values: Values) -> Answer:
     found = []
     for place, name in enumerate(value.split()):
         weight = weights[place] if place < len(weights) else "1"
-        if spec := _spec(name):
+        if spec := reward_of(name):
             found.append(f"{spec}:{float(weight):g}")
     return " ".join(found) or needless("none has a counterpart")
 
 
-def _spec(name: str) -> str:
+def reward_of(name: str) -> str:
     """Return the reward for a name of TRL's, or a function's dotted path; "" if there is none."""
     module, _, function = name.rpartition(".")
     if not module or module.partition(".")[0] == "trl":
@@ -193,7 +193,7 @@ def _other_rewards(value: str, values: Values) -> Answer:
         if name.endswith(OVERLONG):
             given = "give --overlong_buffer_len 256 and --overlong_penalty_factor 1"
             said.append(f"for {name} {given}")
-        elif not _spec(name):
+        elif not reward_of(name):
             own = f"{name.rpartition('.')[2]}{''.join(weights[place : place + 1])}"
             said.append(f"{name} is not a reward of TRL's: add --reward FILE.py:{own}")
     return absent("; ".join(said)) if said else needless("all have a counterpart")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from contract.launch.command_lines import (
     ACCELERATE_MODULE,
@@ -12,6 +13,7 @@ from contract.launch.command_lines import (
     ACCELERATE_VALUES,
     option_value,
 )
+from contract.launch.launcher_flags import starts_all_nodes
 
 RESUME, OUTPUT, CONFIG = "resume_from_checkpoint", "output_dir", "config"
 OTHERS = frozenset({"env", "vllm-serve"})
@@ -61,6 +63,19 @@ def script_in(program: Sequence[str], known: Collection[str]) -> Script | None:
         if word.startswith("--"):
             break
     return None
+
+
+def is_trl(word: str) -> bool:
+    return word.rsplit("/", 1)[-1] == "trl"
+
+
+def as_module(words: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """Return a launcher's words with TRL's script as a module in place of `/x/bin/trl sft`."""
+    if starts_all_nodes(words):
+        for place, (word, name) in enumerate(pairwise(words)):
+            if is_trl(word) and name in known:
+                return (*words[:place], "-m", f"trl.scripts.{name}", *words[place + 2 :])
+    return tuple(words)
 
 
 def with_file(script: Script, file: Mapping[str, object]) -> Script:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class Trl(TorchRun):
         if typed.name == "trl":
             others = command_line.OTHERS.intersection(typed.unwrapped[1:2])
             return Match.NONE if others else Match.OWN
-        if command_line.SCRIPT.fullmatch(typed.program[-1]):
+        if command_line.SCRIPT.fullmatch(typed.program[-1]) or _behind_launcher(typed):
             return Match.OWN
         if _arguments(typed) is not Arguments.NO_TRAINER and _is_told(typed):
             return Match.OWN
@@ -91,7 +92,8 @@ class Trl(TorchRun):
 
     def is_translated(self, typed: TypedCommand) -> bool:
         found = command_line.SCRIPT.fullmatch(typed.program[-1])
-        return "grpo" in (*typed.unwrapped[1:2], *(found.groups() if found else ()))
+        names = (*typed.unwrapped[1:2], *(found.groups() if found else ()))
+        return "grpo" in (*names, _behind_launcher(typed))
 
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:
@@ -164,6 +166,15 @@ class Trl(TorchRun):
         return "It holds from the next step on; the Trainer restores optimizer and schedule"
 
 
+def _behind_launcher(typed: TypedCommand) -> str:
+    """Return the script of `accelerate launch /x/bin/trl sft …`; "" of another command."""
+    if not (typed.on_ranks and command_line.is_trl(typed.program[-1])):
+        return ""
+    pairs = pairwise(typed.unwrapped)
+    name = next((name for word, name in pairs if word == typed.program[-1]), "")
+    return "" if name in command_line.OTHERS else name
+
+
 def _arguments(typed: TypedCommand) -> Arguments:
     """Return where the typed script's Trainer has its arguments from, if its file is here."""
     script = Path(typed.program[-1])
@@ -231,15 +242,16 @@ def _own_script(settings: Settings, scripts: Collection[str]) -> Script | None:
     """Return TRL's own script also if a launcher or a Python starts it."""
     if script := _script(settings, scripts):
         return script
-    launch = parse(settings.job)
+    launch = parse(command_line.as_module(settings.job, scripts))
     return command_line.script_in((*launch.program, *launch.arguments), scripts)
 
 
 def _launched(settings: Settings) -> Settings:
     """Return settings whose job has the words of the launch."""
-    script = _script(settings, _scripts(settings) or ())
+    scripts = _scripts(settings) or ()
+    script = _script(settings, scripts)
     if script is None:
-        return settings
+        return replace(settings, job=command_line.as_module(settings.job, scripts))
     configs, script = f"{_trl(settings)}/{CONFIGS}", command_line.with_file(script, _file(settings))
     variables = variables_before(settings.job)[0].items()
     assigned = (f"{name}={value}" for name, value in variables)

@@ -53,6 +53,9 @@ def test_a_guides_command_has_its_own_recipe(file: str) -> None:
         ("python3 -m verl.trainer.main_eval actor_rollout_ref.x=1 trainer.nnodes=2", "command"),
         ("python3 -m a.main trainer.nnodes=2", "command"),
         ("A=b /opt/x/bin/trl sft", "trl"),
+        ("accelerate launch --config_file ds.yaml /x/bin/trl grpo --config grpo.yaml", "trl"),
+        ("A=b torchrun --nproc_per_node 8 trl sft --output_dir o", "trl"),
+        ("torchrun trl vllm-serve", "torchrun"),
         ("uv run python -m verl.trainer.main_ppo trainer.nnodes=2", "verl"),
         ("python3 -m verl.experimental.one_step_off_policy.main_ppo rollout.nnodes=1", "verl"),
         (

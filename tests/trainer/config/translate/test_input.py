@@ -55,6 +55,54 @@ def test_the_constants_of_a_script_of_trl_s_trainer_are_read_and_typed_flags_cou
     assert flags(of_grpo[1])["--n_samples_per_prompt"] == ["4"]
 
 
+WHOLE_SCRIPT = """\
+from datasets import load_dataset
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+from my.rewards import form
+
+MODEL = "m/m"
+
+def short(completions, **kwargs):
+    return [1.0 for _ in completions]
+
+lora = LoraConfig(r=32, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+args = GRPOConfig(output_dir="o", reward_weights=[1.0, 0.5], learning_rate=rate(), max_steps=40)
+data = load_dataset("o/d", "main", split="train")
+trainer = GRPOTrainer(model=MODEL, reward_funcs=[short, form], args=args, train_dataset=data,
+                      peft_config=lora)
+"""
+
+
+def test_what_a_script_gives_by_objects_is_read_or_named_with_its_flag(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WHOLE_SCRIPT)
+    code, out, err = run(capsys, str(script))
+    assert (code, out, err) == run(capsys, "python3", str(script))
+    made, needed = flags(out), err.partition("# still to give:")[2].partition("# added")[0]
+    assert code == 1
+    assert made["--pretrain"] == ["m/m"]
+    assert made["--prompt_data"] == ["o/d:main"]
+    assert (made["--lora_rank"], made["--lora_alpha"]) == (["32"], ["8"])
+    assert made["--target_modules"] == ["q_proj", "v_proj"]
+    assert made["--max_steps"] == ["40"]
+    assert "learning_rate=rate() is not taken over: give --actor_learning_rate" in needed
+    rewards = f"give --reward {script}:short:1.0 my/rewards.py:form:0.5. The file is imported"
+    assert (
+        f"reward_funcs=[short, form], reward_weights=[1.0, 0.5] is not taken over: {rewards}"
+        in (needed)
+    )
+    changed = WHOLE_SCRIPT.replace('"o/d"', "name()").replace("peft_config=lora", "peft_config=x()")
+    script.write_text(changed)
+    _, out, err = run(capsys, str(script), "--reward_funcs", "accuracy_reward")
+    assert "peft_config=x() is not taken over: give --lora_rank, --lora_alpha" in err
+    assert "is not taken over: give --prompt_data" in err
+    assert "reward_funcs=[" not in err
+    assert flags(out)["--reward"] == ["math-verify:1"]
+
+
 @pytest.mark.parametrize(
     "words", [["bash", "{}", "m/m", "4"], ["{}", "m/m", "4"], ["--json", "sh", "{}", "m/m", "4"]]
 )
@@ -303,6 +351,8 @@ def test_a_whole_command_in_quotes_is_read(capsys: pytest.CaptureFixture[str]) -
         (["--", "python", "-m", "verl.experimental.fully_async_policy.fully_async_main", "a.b=1"],
          "fully_async_main is another program than verl's main_ppo, and has keys of its own"),
         (["--set", "1=2", "x.sh"], "give NAME=VALUE"),
+        (["grpo.yaml"], "give trl grpo --config grpo.yaml"),
+        (["trl", "grop", "--x", "1"], "trl has no command grop: did you mean grpo?"),
         (["--form", "verl"], "unknown argument --form"),
     ],
 )  # fmt: skip

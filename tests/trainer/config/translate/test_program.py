@@ -340,6 +340,20 @@ def test_openrlhf_leaves_a_template_out_beside_the_chat_template(
     assert ("they begin with BOS here" in err) == kept
 
 
+@pytest.mark.parametrize("trl", ["/x/bin/trl", "trl", "$(which trl)"])
+def test_trl_behind_a_launcher_is_its_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, trl: str
+) -> None:
+    (tmp_path / "grpo.yaml").write_text("model_name_or_path: m/m\n")
+    script = tmp_path / "run.sh"
+    launch = "accelerate launch --num_processes 2 --config_file zero3.yaml"
+    script.write_text(f"{launch} {trl} grpo --config {tmp_path}/grpo.yaml\n")
+    _, out, err = run(capsys, str(script))
+    assert flags(out)["--pretrain"] == ["m/m"], err
+    assert flags(out)["--zero_stage"] == ["3"]
+    assert "which trl" not in out + err
+
+
 def test_openrlhf_s_older_flags(capsys: pytest.CaptureFixture[str]) -> None:
     command = "--pretrain m/m --prompt_data o/d --reward gsm8k --enable_vllm_is_correction"
     assert translate(capsys, command)["--is_correction_mode"] == ["clip"]

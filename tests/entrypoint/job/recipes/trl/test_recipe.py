@@ -50,6 +50,22 @@ def test_a_command_of_trl_runs_on_all_nodes_and_exports_to_the_run_directory() -
     assert recipe_of(SFT) == "trl"
 
 
+@pytest.mark.parametrize(
+    "launcher", ["torchrun --nproc_per_node 2", "accelerate launch --num_processes 2"]
+)
+def test_trl_behind_a_launcher_is_its_script_as_a_module(launcher: str) -> None:
+    given = settings(*launcher.split(), "/x/bin/trl", *SFT[1:])
+    as_module = settings(*launcher.split(), "-m", "trl.scripts.sft", *SFT[2:])
+    assert words(given) == words(as_module)
+    assert RECIPE.faults(given) == RECIPE.faults(as_module)
+    assert any(
+        "--datset_name" in one
+        for one in RECIPE.faults(
+            settings(*launcher.split(), "/x/bin/trl", *SFT[1:], "--datset_name", "d")
+        )
+    )
+
+
 def test_variables_before_a_command_of_trl_stay_before_it() -> None:
     assigned = ("NCCL_DEBUG=INFO", "A=b c")
     given = settings(*assigned, *SFT)
