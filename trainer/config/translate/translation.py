@@ -237,8 +237,8 @@ def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given:
         answer = row.answer(value, settings)
     except (ValueError, ArithmeticError):
         if is_given and row.ours and UNSET in value:
-            told = f"--{row.ours}: {row.theirs}={plain(value)} is known only where it runs"
-            made.needed.append(f"{told}. Give its value")
+            where = f"--{row.ours}: {row.theirs}={plain(value)} is known only where it runs"
+            made.needed.append(f"{where}. Give its value")
             return
         # What depends on a number that is still to be given is not said twice.
         if is_given and not any(map(needs_variable, settings.values())):
