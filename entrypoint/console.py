@@ -298,7 +298,7 @@ def is_last(progress: Progress) -> bool:
 
 
 def sentence(progress: Progress) -> str:
-    """step 12/60 · 2 min 10 s left · reward 0.61 · accuracy 54 % · KL 0.012 · 1240 tokens/s"""
+    """step 12/60 · 2 min 10 s left · reward 0.61 · held-out accuracy 54 % · KL 0.012"""
     return " · ".join(part for part in _parts(progress) if part)
 
 
@@ -314,8 +314,8 @@ def _parts(progress: Progress) -> tuple[str, str]:
         parts.append(f"loss {progress.loss:.4g}")
     if progress.eval is not None:
         what, value = held_out(progress.eval, is_reward=progress.eval_is_reward)
-        share = f"{100 * progress.eval:.0f} %"
-        parts.append(f"accuracy {share}" if what == "accuracy" else f"held-out {what} {value}")
+        value = f"{100 * progress.eval:.0f} %" if what == "accuracy" else value
+        parts.append(f"held-out {what} {value}")
     if progress.kl is not None:
         parts.append(f"KL {progress.kl:.4f}")
     if progress.tokens_per_second:

@@ -146,7 +146,7 @@ CHARTS = (
         better=max,
         is_compared=True,
     ),
-    Chart("Accuracy", Group.LEARNING, r"train/acc", better=max, is_compared=True),
+    Chart("Training accuracy", Group.LEARNING, r"train/acc", better=max, is_compared=True),
     Chart(
         "Held-out accuracy",
         Group.LEARNING,
