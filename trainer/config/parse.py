@@ -219,7 +219,10 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
     from_above, wrong = read_words(after, shapes)
     from_files: list[Given] = []
     for given in from_line:
-        if given.spelling == CONFIG:
+        if given.spelling == CONFIG and not given.texts:
+            remedy = f"Give {label(CONFIG)} run.yaml"
+            faults.append(Fault(label(CONFIG), "", "needs a value: a file of flags", remedy))
+        elif given.spelling == CONFIG:
             more, broken = read_file(Path(*given.texts), known)
             more, broken = _of_this_command(declared, more, broken)
             from_files += more

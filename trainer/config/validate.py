@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from contract.files.hf_cache import cached
 from contract.files.os_errors import why_absent
-from contract.options import Fault, MissingFile
+from contract.options import Fault, MissingFile, nearest
 from trainer.config import (
     data_sets,
     environments,
@@ -108,23 +108,35 @@ def missing_model(flag: str, model: str) -> Iterator[Fault]:
         yield MissingFile(flag, model, f"no model there (no config.json: {why})", remedy)
 
 
+SLIP = 0.8
+"""difflib's ratio from which a name of a model counts as a mistyped one of another."""
 HUB_MODEL = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 
 
 def may_be_on_hub(model: str) -> bool:
     """Return whether a model can be a name on the hub, and is no path of this disk by its look.
 
-    In OWNER/NAME no OWNER is a directory here that has files: such a one is a user's own.
+    In OWNER/NAME no OWNER is a directory here that has files: such a one is a user's own. Nor does
+    it have a model whose name is NAME but for a letter or two.
     """
     if not HUB_MODEL.fullmatch(model):
         return False
-    owner, slash, _ = model.partition("/")
+    owner, slash, name = model.partition("/")
     if not slash or why_absent(Path(owner)) or cached(model).exists():
         return True
     try:
-        return not any(one.is_file() for one in Path(owner).iterdir())
+        if any(one.is_file() for one in Path(owner).iterdir()):
+            return False
+        return not _is_slip(name, [one.parent.name for one in Path(owner).glob("*/config.json")])
     except OSError:
         return True
+
+
+def _is_slip(name: str, others: Sequence[str]) -> bool:
+    """Return whether a name is another one with a wrong letter; other digits are another model."""
+    alike = [one for one in others if abs(len(one) - len(name)) <= 1]
+    near = nearest(name, alike, cutoff=SLIP)
+    return bool(near) and re.findall(r"\d+", near) == re.findall(r"\d+", name)
 
 
 def _batch_faults(config: Config) -> Iterator[Fault]:

@@ -85,6 +85,8 @@ def test_flags_stages_and_a_named_recipe_stay_as_they_are() -> None:
     [
         (("no-such-program", "--x"), "give a command that is there"),
         (("train.py", "--x"), "give python3 train.py"),
+        (("run.yaml",), "did you mean --config run.yaml?"),
+        (("data/train.jsonl",), "did you mean --prompt_data data/train.jsonl?"),
         (("pyhton3", "--x"), "did you mean python3?"),
     ],
 )

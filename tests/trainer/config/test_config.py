@@ -62,6 +62,8 @@ def test_a_flag_without_its_value_is_a_fault_beside_all_others() -> None:
     assert "--actor.eps_clpi: unknown flag. Did you mean --actor.eps_clip?" in said
     assert "--seed: needs a value: a whole number from 0 to 2^53" in said
     assert "--run_dir: is required" in said
+    with pytest.raises(ConfigError, match="--config: needs a value: a file of flags"):
+        parse(["--config"])
 
 
 def test_a_number_that_json_does_not_hold_and_an_object_that_is_too_deep_are_faults() -> None:

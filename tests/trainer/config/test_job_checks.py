@@ -202,8 +202,10 @@ def test_a_name_on_the_hub_like_a_directory_here_is_warned_of(
     (tmp_path / "data" / "model").symlink_to(tiny.model)
     monkeypatch.chdir(tmp_path)
     assert "here there is data/model" in str(
-        [*model_warnings(tiny.config(run_dir, pretrain="data/modl"))]
+        [*model_warnings(tiny.config(run_dir, pretrain="data/model-2"))]
     )
+    with pytest.raises(ConfigError, match=r"--pretrain: no model there.* In data there is model"):
+        tiny.config(run_dir, pretrain="data/modl")
     assert not [*model_warnings(tiny.config(run_dir, pretrain="other/modl"))]
 
 

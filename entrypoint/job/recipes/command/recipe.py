@@ -57,6 +57,11 @@ NO_JOB = (
 )
 
 
+FLAG_OF_FILE = {
+    **dict.fromkeys((".yaml", ".yml"), "--config"),
+    **dict.fromkeys((".jsonl", ".parquet", ".csv"), "--prompt_data"),
+}
+"""End of a file's name → the flag that takes such a file: nobody runs it as a program."""
 LESS_MEMORY = MemoryAdvice(
     gpu="have the job take smaller batches on each GPU", node="have the job hold less on each node"
 )
@@ -158,6 +163,8 @@ def _missing(settings: Settings) -> str:
     program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
     if shutil.which(program, path=variables.get("PATH")) or brings:
         return absent_script(settings)
+    if flag := FLAG_OF_FILE.get(PurePath(program).suffix):
+        return f"{program} is not a program on this node: did you mean {flag} {program}?"
     known = {*shell_wrapping.LAUNCHERS, *_programs()} - {program}
     otherwise = OF_SLURM if is_of_slurm(words) else front_ends.alone(variables, words)
     instead = "" if otherwise else did_you_mean(program, sorted(known), cutoff=0.8)
