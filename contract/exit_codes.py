@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 RESUMES = "Started again with its run directory, it resumes from its newest checkpoint, if any."
-CORRECT = "Correct the job's command or settings, and start it again."
+CORRECT = "Correct the job's command, settings or code, and start it again."
 STORAGE = f"Look at the run directory's storage: it is full, read-only or away. {RESUMES}"
 
 

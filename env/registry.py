@@ -6,7 +6,7 @@ import difflib
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +33,8 @@ from env.rewards.guard import guard, guard_each, with_labels
 from env.rewards.python_file import (
     FileReward,
     RewardFileError,
+    RewardKind,
+    kind_of,
     load_callable,
     load_reward_file,
 )
@@ -40,7 +42,7 @@ from env.rewards.trl_function import TrlReward
 from env.rewards.verl_function import VerlReward
 from env.rewards.weighted import WeightedReward, named
 from env.types import IN_PYTHON, RewardFunction
-from env.user_code import Raised, is_of_verl
+from env.user_code import Raised
 
 __all__ = [
     "IN_PYTHON",
@@ -205,19 +207,16 @@ def _in_file(path: Path, name: str) -> RewardFunction:
 
 
 def _of_known_kind(function: Callable[..., Any]) -> RewardFunction | None:
-    """Return the function's adapter; None if its parameters do not say whose kind it is.
+    """Return the function's adapter; None if its parameters do not say whose kind it is."""
+    kind = kind_of(function)
+    return ADAPTERS[kind](function) if kind else None
 
-    TRL's have `completions`, OpenRLHF's `queries`, verl's `solution_str`.
-    """
-    try:
-        names = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of a program in C
-        return None
-    if "completions" in names:
-        return TrlReward(function)
-    if is_of_verl(names):
-        return VerlReward(function)
-    return FileReward(function) if "queries" in names else None
+
+ADAPTERS: Mapping[RewardKind, Callable[[Callable[..., Any]], RewardFunction]] = {
+    RewardKind.TRL: TrlReward,
+    RewardKind.VERL: VerlReward,
+    RewardKind.OPENRLHF: FileReward,
+}
 
 
 class Kind(StrEnum):

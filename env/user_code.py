@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from contract.options import MISTYPED, nearest
+
 ROOT = Path(__file__).resolve().parents[1]
 NOT_THE_USERS = tuple(
     f"{path}/"
@@ -83,7 +85,8 @@ class Raised:
         The place is the innermost line of the user's own code, else where `code` is defined.
         """
         file, line = _place_in(error) or defined_at(code)
-        text = " ".join(str(error).split())
+        told = error.msg if isinstance(error, SyntaxError) else str(error)  # the place is beside it
+        text = " ".join(told.split())
         shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
         is_own = type(error).__module__.startswith("env.")
         package = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
@@ -184,7 +187,9 @@ def _misfit(
     named: Mapping[str, Any],
     error: TypeError,
 ) -> str:
-    shown = f"{getattr(function, '__name__', type(function).__name__)}{signature}"
+    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    name = getattr(function, "__name__", type(function).__name__)
+    shown = f"{name}{inspect.Signature(bare)}"
     kinds = inspect.Parameter
     by_name = {kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY}
     wanted = {
@@ -195,7 +200,10 @@ def _misfit(
     if arguments or not named:
         return f"{shown} is called with {len(arguments)} arguments: {error}"
     if missing := sorted(wanted - set(named)):
-        return f"{shown} needs {_listed(missing)}, and is called with {_listed(named)}"
+        known = sorted(set(named) - wanted)
+        near = (nearest(one, known, cutoff=MISTYPED) for one in missing)
+        meant = next((f". Did you mean {one}?" for one in near if one), "")
+        return f"{shown} needs {_listed(missing)}, and is called with {_listed(named)}{meant}"
     extra = [name for name in named if name not in signature.parameters]
     return f"{shown} does not take {_listed(extra)}: add **kwargs to its parameters"
 

@@ -33,17 +33,32 @@ REWARD = '''\
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+NUMBER = re.compile(r"[-+]?\\d+(\\.\\d+)?")
 
 
 def score(completion: str, answer: Any) -> float:
     """Return 1 if the completion ends with the row's answer, else 0. Change this to your task.
 
-    Of an answer with its working, as GSM8K's, what follows `####` counts.
+    If the answer is a number, the last number of the completion counts. Of an answer with its
+    working, as GSM8K's, what follows `####` counts.
     """
-    wanted = str(answer).rpartition("####")[2].split()
-    said = completion.split()
+    wanted = words_of(str(answer).rpartition("####")[2])
+    said = words_of(completion)
+    if len(wanted) == 1 and NUMBER.fullmatch(wanted[0]):
+        said = [word for word in said if NUMBER.fullmatch(word)]
     return float(bool(wanted) and said[-len(wanted) :] == wanted)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words in small letters, without punctuation, Markdown and LaTeX's box."""
+    text = re.sub(r"(?<=\\d),(?=\\d\\d\\d)", "", text)  # 1,000 is 1000
+    text = re.sub(r"\\\\(boxed|text)\\b|=", " ", text.lower())
+    ends = r"^([^\\w+-]|_)+|([^\\w%]|_)+$"
+    words = [re.sub(ends, "", word) for word in text.split()]
+    return [word for word in words if word] or text.split()
 
 
 def reward(completions: list[Any], {column}: list[Any], **columns: Any) -> list[float]:
@@ -65,6 +80,14 @@ def test_the_rows_answer_scores_one_and_another_zero():
     assert score("It is 42", "42") == 1.0
     assert score("It is 41", "42") == 0.0
     assert score("It is 142", "42") == 0.0
+
+
+def test_the_form_of_the_answer_does_not_count():
+    for said in ("The answer is 42.", "**42**", "$\\\\boxed{42}$", "It is 42 apples", "x = 42"):
+        assert score(said, "42") == 1.0
+    assert score("It is 1,000.", "1000") == 1.0
+    assert score("It is Paris!", "Paris") == 1.0
+    assert score("Paris or Rome", "Paris") == 0.0
 
 
 def test_of_a_worked_answer_the_end_counts():

@@ -81,7 +81,7 @@ def load_prompts(path: str | Path, how: ReadSettings = PLAIN) -> list[Prompt]:
                 "images in themselves. Save the images as files, and give their paths"
             )
     if not prompts:
-        raise PromptError(f"{path}: holds no prompts")
+        raise PromptError(f"{path}: holds no prompts. Give one with a row for each prompt")
     return prompts
 
 

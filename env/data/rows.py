@@ -22,6 +22,7 @@ TRAIN = "train"
 FORMATS = (
     "a .jsonl file, a .parquet file, a directory of such, or one that datasets' save_to_disk wrote"
 )
+FROM_CSV = ". pandas.read_csv(FILE).to_json('train.jsonl', orient='records', lines=True) makes one"
 
 
 class PromptError(ValueError):
@@ -89,7 +90,8 @@ def read_rows(
     elif path.suffix in {".jsonl", ".json"}:
         yield from _json_rows(path, keys)
     else:
-        raise PromptError(f"{path}: unknown kind of file; wanted is {FORMATS}")
+        made = FROM_CSV if path.suffix == ".csv" else ""
+        raise PromptError(f"{path}: unknown kind of file; wanted is {FORMATS}{made}")
 
 
 def _is_saved(directory: Path) -> bool:

@@ -95,8 +95,10 @@ def read_answer(answer: object, count: int) -> list[Score]:
     rewards = _column(fields.get("rewards"))
     if not isinstance(rewards, list):
         given = brief(fields.get("rewards", answer))
+        is_none = fields.get("rewards", answer) is None
+        begin = "is a `return` missing? Each" if is_none else "each"
         raise AnswerError(
-            f"no list of rewards in {given}: each completion needs a number in a list"
+            f"no list of rewards in {given}: {begin} completion needs a number in a list"
         )
     if len(rewards) != count:
         raise AnswerError(f"{_counted(len(rewards), 'reward')} for {_counted(count, 'completion')}")

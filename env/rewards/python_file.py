@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,20 @@ from zlib import crc32
 
 from env.http.protocol import read_answer, write_request
 from env.types import RewardRequest, Score, brief, finite
-from env.user_code import Raised, callables_in, check_signature, offered
+from env.user_code import Raised, callables_in, check_signature, is_of_verl, offered
 
 NAME = "reward_func"
+
+
+class RewardKind(StrEnum):
+    """Whose reward function it is; each kind has parameters of its own."""
+
+    TRL = "trl"
+    """With `completions`."""
+    VERL = "verl"
+    """With `solution_str`."""
+    OPENRLHF = "openrlhf"
+    """With `queries`."""
 
 
 class RewardFileError(ValueError):
@@ -51,9 +64,28 @@ def load_reward_file(path: Path) -> FileReward:
     if not hasattr(module, NAME) and (names := callables_in(module)):
         raise RewardFileError(
             f"{path}: defines no function {NAME}{parameters}: it defines {', '.join(names)}",
-            remedy=f"Name the one that scores, as in {path}:{names[0]}",
+            remedy=f"Name the one that scores, as in {path}:{_likeliest(module, names)}",
         )
     return FileReward(_callable_of(module, path, NAME, parameters))
+
+
+def _likeliest(module: object, names: Sequence[str]) -> str:
+    """Return the name of the first function with a reward's parameters; else the first name."""
+    fitting = (name for name in names if kind_of(getattr(module, name)))
+    return next(fitting, names[0])
+
+
+def kind_of(function: Callable[..., Any]) -> RewardKind | None:
+    """Return whose kind of reward a function is; None if its parameters do not say it."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of a program in C
+        return None
+    if "completions" in parameters:
+        return RewardKind.TRL
+    if is_of_verl(parameters):
+        return RewardKind.VERL
+    return RewardKind.OPENRLHF if "queries" in parameters else None
 
 
 def load_callable(path: Path, name: str, parameters: str) -> Callable[..., Any]:
@@ -105,7 +137,8 @@ def load_module(path: Path) -> object:
         del sys.modules[name]
         raised = Raised.of(error)
         where = f":{raised.line}" if raised.line and raised.file.endswith(path.name) else ""
-        sentence = f"{path}{where}: {type(error).__name__} on import: {error}"
+        said = error.msg if isinstance(error, SyntaxError) else error
+        sentence = f"{path}{where}: {type(error).__name__} on import: {said}"
         raise RewardFileError(sentence, raised) from error
     return module
 

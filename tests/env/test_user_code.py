@@ -88,6 +88,12 @@ def test_a_signature_names_what_is_wanted_and_what_is_there() -> None:
         check_signature(needs, (), given)
     with pytest.raises(SignatureError, match=r"does not take `answer`: add \*\*kwargs"):
         check_signature(takes, (), given)
+
+    def misspelt(completions: Any, answr: list[str]) -> None: ...
+
+    said = r"misspelt\(completions, answr\) needs `answr`, .*\. Did you mean answer\?"
+    with pytest.raises(SignatureError, match=said):
+        check_signature(misspelt, (), given)
     with pytest.raises(SignatureError, match="is called with 3 arguments: too many"):
         check_signature(takes, (1, 2, 3), {})
     check_signature(print, (1,), {})

@@ -104,13 +104,21 @@ def test_the_columns_are_those_of_the_data_and_the_reward_has_a_test_that_passes
         capture_output=True,
         text=True,
     )
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 def test_a_reward_of_this_package_needs_no_file(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert written(run, "--reward", "arithmetic", "--gpus", "1") == 0
     assert not (run / "reward.py").exists()
     assert planned(run, monkeypatch, "--gpus", "1", "--config", "run.yaml")["faults"] == []
+
+
+def test_a_file_of_rows_without_its_flag_gets_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        init.main(["train.jsonl"])
+    assert ended.value.code == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "unknown argument train.jsonl: did you mean --data train.jsonl?" in said
 
 
 def test_nothing_is_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

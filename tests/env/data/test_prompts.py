@@ -252,7 +252,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: bytes, says: str) -> None:
 def test_missing_empty_and_unknown_data_are_refused(tmp_path: Path) -> None:
     assert "no such file" in refusal(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").touch()
-    assert refusal(tmp_path / "empty.jsonl").endswith("empty.jsonl: holds no prompts")
+    assert "empty.jsonl: holds no prompts. Give one" in refusal(tmp_path / "empty.jsonl")
     (tmp_path / "p.csv").touch()
     assert "unknown kind of file; wanted is a .jsonl file" in refusal(tmp_path / "p.csv")
     (tmp_path / "directory").mkdir()

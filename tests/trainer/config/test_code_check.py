@@ -46,6 +46,9 @@ def adds(completions, answer, **kwargs):
 def one_for_all(completions, **kwargs):
     return [1.0]
 
+def no_return(completions, **kwargs):
+    len(completions)
+
 def one_number(completions, **kwargs):
     return 1.0
 
@@ -131,6 +134,7 @@ def test_the_rows_answer_and_nonsense_are_scored(
             "for each of the first 4 rows, with the row's answer, it fails: .*: add .* parameters",
         ),
         ("one_number", "def one_number", "no list of rewards in 1.0"),
+        ("no_return", "def no_return", "no list of rewards in None: is a `return` missing"),
         ("texts", "def texts", r"the reward 'good' is a text \(str\): give a number, such as 1.0"),
         ("leaves", "sys.exit(0)", "SystemExit: 0"),
         (
@@ -163,9 +167,9 @@ def test_a_file_without_a_name_is_answered_with_the_names_in_it(
     tiny: Tiny, run_dir: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "own.py"
-    own.write_text("def good(completions, **kwargs): ...\n\ndef other(): ...\n")
+    own.write_text("def other(): ...\n\ndef good(completions, **kwargs): ...\n")
     (fault,) = tried(config_of(tiny, run_dir, str(own))).faults
-    assert fault.endswith(f"it defines good, other. Name the one that scores, as in {own}:good")
+    assert fault.endswith(f"it defines other, good. Name the one that scores, as in {own}:good")
     (fault,) = tried(config_of(tiny, run_dir, f"{own}:othr")).faults
     assert fault.endswith(f"did you mean other? Name the one that scores, as in {own}:other")
 
