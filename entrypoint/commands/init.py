@@ -93,8 +93,8 @@ def parser() -> Parser:
 
 def main(words: Sequence[str], ask: Callable[[str], str] = input) -> int:
     own = parser()
-    files = [word for word in words if word.endswith(init_answers.ROW_FILES)]
-    options = own.parse(words, f": did you mean --data {files[0]}?" if files else "")
+    rows = [word for word in words if word.endswith(init_answers.ROW_FILES)]
+    options = own.parse(words, f": did you mean --data {rows[0]}?" if rows else "")
     asks = sys.stdin.isatty() and not options.yes
     is_kept = (options.dir / RUN_FILE).exists()
     if is_kept and options.platform in (None, NO_PLATFORM):  # before anything is asked
