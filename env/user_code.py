@@ -12,8 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from contract.options import MISTYPED, nearest
-
 ROOT = Path(__file__).resolve().parents[1]
 NOT_THE_USERS = tuple(
     f"{path}/"
@@ -201,8 +199,8 @@ def _misfit(
         return f"{shown} is called with {len(arguments)} arguments: {error}"
     if missing := sorted(wanted - set(named)):
         known = sorted(set(named) - wanted)
-        near = (nearest(one, known, cutoff=MISTYPED) for one in missing)
-        meant = next((f". Did you mean {one}?" for one in near if one), "")
+        near = [like for one in missing for like in difflib.get_close_matches(one, known, n=1)]
+        meant = f". Did you mean {near[0]}?" if near else ""
         return f"{shown} needs {_listed(missing)}, and is called with {_listed(named)}{meant}"
     extra = [name for name in named if name not in signature.parameters]
     return f"{shown} does not take {_listed(extra)}: add **kwargs to its parameters"
