@@ -68,12 +68,17 @@ def is_containers(words: Sequence[str], own: int, parent: int, first: Sequence[s
     """
     if own == 1 or parent != 1:
         return own == 1
-    path, given = Path(words[0]), list(words[1:])
-    name = path.parent.name if path.name == MODULE else path.name
+    name, given = _name(words[0]), list(words[1:])
     if "-c" in first:  # of a shell, whose next word is a script
         return any(name in word for word in first)
     program, at_end = first[: len(first) - len(given)][-1:], list(first[len(first) - len(given) :])
-    return [Path(word).name for word in program] == [name] and at_end == given
+    return [_name(word) for word in program] == [name] and at_end == given
+
+
+def _name(program: str) -> str:
+    """Return the name by which a program or a package is called."""
+    path = Path(program)
+    return path.parent.name if path.name == MODULE else path.name
 
 
 def _first(root: Path) -> list[str]:

@@ -126,11 +126,11 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_children(tmp_path: Path) -> N
 
 
 def test_no_process_is_started_anywhere_else() -> None:
-    """But the one beside a demo, which reads a pipe until the demo ends."""
+    """But those of a demo: one reads a pipe until it ends, one has its errors on the console."""
     root = Path(process.__file__).parents[1]
     starters = [
         path.name
         for path in sorted(root.rglob("*.py"))
         if "subprocess.Popen(" in path.read_text() or "os.fork" in path.read_text()
     ]
-    assert starters == ["demo_nodes.py", "process.py"]
+    assert starters == ["demo_child.py", "demo_nodes.py", "process.py"]

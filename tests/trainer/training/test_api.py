@@ -140,7 +140,7 @@ class Judge:
         ({"reward": ["gsm8k", 1.0]}, "reward", "1.0 is a float"),
         ({"reward": "arithmetic", "environment": ["search"]}, "environment", "is a list"),
         ({"reward": []}, "reward", "it is empty"),
-        ({"reward": takes_two}, "reward", "takes_two(one: 'object', two: 'object') -> "),
+        ({"reward": takes_two}, "reward", "takes_two(one, two) is called with"),
         ({"reward": waits}, "reward", "waits is an async function"),
         ({"reward": Judge}, "reward", "Judge is a class"),
         ({"reward": ["arithmatic", Judge()]}, "reward", "'arithmatic' is not a URL"),
