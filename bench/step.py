@@ -7,7 +7,8 @@ mean, some at the limit. The builtin trainer runs as in a job: its own processes
 metrics. TRL's PPO is that of the last release that has one. TRL runs with the fastest of its batch
 sizes (`--micros`, completions a pass; gradients are accumulated to one update), which short runs
 find before the rounds. Sides take turns, each round in another order; ratios are of medians of
-steady steps in one round, and the median of the rounds is reported.
+steady steps in one round, and the median of the rounds is reported. `products` is the time that the
+matrix products of the floor's step take at the cores' full rate.
 """
 
 from __future__ import annotations

@@ -65,13 +65,7 @@ def _named(nodes: Sequence[str]) -> str:
 
 
 def software(nodes: Sequence[RegisteredNode]) -> list[str]:
-    return [
-        sentence
-        for name in SOFTWARE
-        for sentence in minority(
-            name, {node.info.node: node.info.versions.get(name, "") for node in nodes}
-        )
-    ]
+    return _of_each(SOFTWARE, {node.info.node: node.info.versions for node in nodes})
 
 
 def gpus(nodes: Sequence[RegisteredNode]) -> list[str]:
@@ -81,13 +75,16 @@ def gpus(nodes: Sequence[RegisteredNode]) -> list[str]:
 
 
 def environment(nodes: Sequence[RegisteredNode]) -> list[str]:
-    names = sorted({name for node in nodes for name in node.info.environment})
+    values = {node.info.node: node.info.environment for node in nodes}
+    return _of_each(sorted({name for known in values.values() for name in known}), values)
+
+
+def _of_each(names: Sequence[str], values: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the differences in each of the names. `values`: node → name → value."""
     return [
         sentence
         for name in names
-        for sentence in minority(
-            name, {node.info.node: node.info.environment.get(name, "") for node in nodes}
-        )
+        for sentence in minority(name, {node: has.get(name, "") for node, has in values.items()})
     ]
 
 

@@ -17,7 +17,6 @@ log = logging.getLogger(__name__)
 NEW_ID_EACH_TIME = ("kubernetes", "leaderworkerset")
 """Platforms whose files give ROLLCALL_START_ID the id of what makes the pods."""
 
-
 OVER = "`rollcall stop` has ended the run in %s, so this node ends with 0 (%s). %s"
 RESUMED = "`rollcall stop` had ended the run in %s, and this start resumes it"
 
