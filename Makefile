@@ -43,7 +43,7 @@ demo: $(VENV)/.done  ## train PPO on three local nodes, about three minutes: SEE
 
 test: setup .schemathesis/.done  ## lint, then run the tests that this machine can run, without those of make faults
 	$(MAKE) --jobs 2 --output-sync=line hosts units
-	$(PYTHON) -m pytest -v --durations=30 -n 3 --dist loadfile --no-loadscope-reorder \
+	$(PYTHON) -m pytest -v --durations=30 -n 2 --dist loadfile --no-loadscope-reorder \
 	  -m "(cluster or browser or container or vllm or gpu or learning or slurm or slow) and not faults"
 
 # The unit tests run while podman builds the images.
