@@ -61,6 +61,9 @@ class Failure:
     """Of a line. If a line fits several classes, the first of FAILURES counts."""
 
 
+NOT_THE_NETWORK = r"(?!.*(invalid (usage|argument)|EADDRINUSE|[Aa]ddress already in use))"
+"""Of a line that names NCCL or torch.distributed: a setting or a port is wrong, no node is lost."""
+
 FAILURES: Mapping[FailureClass, Failure] = {
     FailureClass.FINISHED: Failure(
         evidence="exit code 0, with a proof that the job has finished ([below](#exit-code-0))",
@@ -90,7 +93,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
         remedy=f"Have the GPU examined, or start without its node. {RESUMES}",
         is_cause=True,
         patterns=(
-            r"uncorrectable ECC error",
+            r"uncorrectable (ECC|NVLink) error",
             r"CUDA_ERROR_ECC_UNCORRECTABLE",
             r"fallen off the bus",
             r"Unable to determine the device handle for GPU",
@@ -103,12 +106,12 @@ FAILURES: Mapping[FailureClass, Failure] = {
         remedy=f"Change what the first line says. {RESUMES}",
         is_cause=True,
         patterns=(
-            r"(CUDA|HIP) out of memory",
-            r"CUDA error: out of memory",
+            r"(CUDA|HIP)( driver)?( error:|\]:)? out of memory",
             r"Cuda failure .*out of memory",
             r"CUBLAS_STATUS_ALLOC_FAILED",
             r"No available memory for the cache blocks",
             r"is less than desired GPU memory utilization",
+            r"larger than the (available KV cache|maximum number of tokens that can be stored)",
         ),
     ),
     FailureClass.HOST_OOM: Failure(
@@ -184,9 +187,9 @@ FAILURES: Mapping[FailureClass, Failure] = {
         patterns=(
             r"collective operation timeout",
             r"ProcessGroupNCCL's watchdog got stuck",
-            r"NCCL error",
+            rf"NCCL error{NOT_THE_NETWORK}",
             r"nccl(UnhandledCuda|System|Remote|Internal)Error",
-            r"Dist(Backend|Network|Store)Error",
+            rf"Dist(Backend|Network|Store)Error{NOT_THE_NETWORK}",
             r"gloo/transport/.*([Tt]imed out|Connection (reset|closed|refused))",
             r"connectFullMesh failed",
             r"rank \S+ \(.*\) does not answer",
@@ -208,7 +211,8 @@ FAILURES: Mapping[FailureClass, Failure] = {
     FailureClass.USAGE: Failure(
         evidence=(
             "exit code 64. Before the first step also import errors, unknown arguments, missing "
-            "files, and the shell's exit codes 126 and 127"
+            "files, and the shell's exit codes 126 and 127. Or a model that the libraries refuse, "
+            "and two ranks on one GPU"
         ),
         answer="stop at once, exit 64",
         reason="the job cannot run as it is configured; another try would end the same way",
@@ -226,6 +230,22 @@ FAILURES: Mapping[FailureClass, Failure] = {
             r"is not a valid model identifier",
             r"Could not override '",
             r"ZeRORuntimeException: The checkpoint being loaded used a DP world size",
+            # Of the settings.
+            r"(omegaconf|hydra)\.errors\.\w+: ",
+            r"([Ee]rror:|error,) .*\bdivisible by\b",
+            r"UsageError: api_key not configured",
+            r"^(requests|httpx|huggingface_hub)\.\S+: 40[13] Client Error",
+            # Of the ranks and their GPUs.
+            r"Duplicate GPU detected",
+            r"CUDA error: (invalid device ordinal|no kernel image is available)",
+            r"Error: (Cannot re-initialize CUDA|The NVIDIA driver on your system is too old)",
+            r"Error: FlashAttention only supports|Bfloat16 is only supported on GPUs with",
+            # Of the model and the data.
+            r"Model architectures \[.*\] .*are not supported|does not recognize this architecture",
+            r"set the option `trust_remote_code=True`",
+            r"Error\(s\) in loading state_dict for ",
+            r"jinja2\.exceptions\.\w+: |tokenizer\.chat_template is not set",
+            r"DatasetNotFoundError: |pyarrow\.lib\.ArrowInvalid: ",
         ),
     ),
     FailureClass.HANG: Failure(
@@ -277,6 +297,8 @@ FAILURES: Mapping[FailureClass, Failure] = {
             r"(CUDA|HIP) error: ",
             r"Memory access fault by GPU",
             r"exits with return code = ",
+            r"NCCL error.*invalid (usage|argument)|The server socket has failed to listen on any",
+            r"can't start new thread",
             KILLED_RANK.pattern,
         ),
     ),
