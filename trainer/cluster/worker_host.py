@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import ray
 
+from contract.launch import collectives, rank_standing
 from contract.launch.collectives import Standing
-from trainer.cluster import deepspeed_notice, standing, tcp_stream
+from trainer.cluster import deepspeed_notice, tcp_stream
 from trainer.cluster.calls import fetched
 from trainer.cluster.imports import without_collections
 from trainer.cluster.worker_group import build, load
@@ -86,8 +88,12 @@ class WorkerHost:
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def standing(self) -> Standing:
-        """Returns where the worker is in its code, and among the collectives of its ranks."""
-        return standing.of_process(self._thread)
+        """Returns where the worker is in its code, and among the collectives of its ranks.
+
+        A process without torch has no collectives. It is not imported for this.
+        """
+        records = [record.encode() for record in rank_standing.records()]
+        return collectives.joint(records, time.time(), rank_standing.place(self._thread))
 
     def __repr__(self) -> str:
         return self._name

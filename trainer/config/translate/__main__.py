@@ -30,10 +30,10 @@ from trainer.config.translate import command as commands
 from trainer.config.translate.bash.open_text import is_open, pieces
 from trainer.config.translate.bash.scope import Place
 from trainer.config.translate.bash.syntax import BYTES
-from trainer.config.translate.command import TRAINERS, Command, TranslateError
+from trainer.config.translate.command import TRAINERS, TranslateError
 from trainer.config.translate.config_file import with_file
 from trainer.config.translate.python_script import with_script
-from trainer.config.translate.rows import UNSET
+from trainer.config.translate.rows import UNSET, Command
 from trainer.config.translate.translation import Translation, flag_words, plain, translated
 
 PROG = "rollcall translate"

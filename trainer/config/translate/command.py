@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePath
 
@@ -15,7 +15,7 @@ from contract.options import MISTYPED, did_you_mean
 from trainer.config.config import Config
 from trainer.config.read_flags import aliases
 from trainer.config.translate import python_script, shell
-from trainer.config.translate.rows import UNSET
+from trainer.config.translate.rows import UNSET, Command
 
 OPENRLHF, VERL, TRL = "openrlhf", "verl", "trl"
 TRAINERS = (OPENRLHF, VERL, TRL)
@@ -46,28 +46,6 @@ OVERRIDE = re.compile(r"(?:\+{0,2}|~)(?P<key>[A-Za-z_][\w./@]*)=(?P<value>.*)", 
 
 class TranslateError(ValueError):
     """Why nothing can be translated; the text says what would be right."""
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Another trainer's command."""
-
-    trainer: str
-    given: Mapping[str, tuple[str, ...]]
-    """Flag, or key of an override → its values."""
-    strange: tuple[str, ...] = ()
-    """Words that belong to no flag."""
-    launcher: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The launcher's flags, such as --num_processes of accelerate."""
-    program: str = ""
-    exported: tuple[str, ...] = ()
-    """Variables that the script exports."""
-    missing: Mapping[str, str] = field(default_factory=dict)
-    """A variable, or an open piece, of the command's words → why the script does not tell it."""
-    untold: tuple[str, ...] = ()
-    """Sentences on arguments that a Python script gives, with what to give instead."""
-    notes: tuple[str, ...] = ()
-    """Sentences on lines that bash reads otherwise than their writer meant."""
 
 
 def of_words(words: Sequence[str], trainer: str = "") -> Command:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import yaml_text
-from trainer.config.translate.command import TRL, Command, TranslateError
+from trainer.config.translate.command import TRL, TranslateError
+from trainer.config.translate.rows import Command
 
 FLAG = "config"
 

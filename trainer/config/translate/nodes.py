@@ -8,7 +8,7 @@ from trainer.config import layout
 from trainer.config.config import Config
 from trainer.config.parse import DESCRIPTION, PROG, read
 from trainer.config.read_flags import aliases
-from trainer.config.translate.command import Command
+from trainer.config.translate.rows import Command
 
 THEIRS = ("trainer.nnodes", "num_machines", "nnodes", "num_nodes")
 """Flags of verl, of accelerate and of torchrun that say the number of nodes."""

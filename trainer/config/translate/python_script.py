@@ -6,12 +6,9 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from trainer.config.translate.rows import Command
 from trainer.config.translate.trl import TRL, reward_of
-
-if TYPE_CHECKING:
-    from trainer.config.translate.command import Command
 
 OF_GRPO = {"num_generations", "max_completion_length", "reward_funcs", "steps_per_generation"}
 """Flags that no other trainer of TRL's has."""

@@ -1,10 +1,10 @@
-"""What a table of translation is made of: a row for each flag of another trainer."""
+"""Another trainer's command, and what its translation is made of: a row for each flag."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Self
 
@@ -13,6 +13,28 @@ NOTHING = ("", "null", "None")
 TRUE, FALSE = "true", "false"
 UNSET = "\ue000"
 """Stands for the dollar sign of a variable that a script does not set; the shell expands it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Another trainer's command."""
+
+    trainer: str
+    given: Mapping[str, tuple[str, ...]]
+    """Flag, or key of an override → its values."""
+    strange: tuple[str, ...] = ()
+    """Words that belong to no flag."""
+    launcher: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The launcher's flags, such as --num_processes of accelerate."""
+    program: str = ""
+    exported: tuple[str, ...] = ()
+    """Variables that the script exports."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """A variable, or an open piece, of the command's words → why the script does not tell it."""
+    untold: tuple[str, ...] = ()
+    """Sentences on arguments that a Python script gives, with what to give instead."""
+    notes: tuple[str, ...] = ()
+    """Sentences on lines that bash reads otherwise than their writer meant."""
 
 
 class Values(dict[str, str]):

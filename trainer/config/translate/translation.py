@@ -18,11 +18,12 @@ from trainer.config.parse import DESCRIPTION, PROG, parse, read
 from trainer.config.read_flags import aliases
 from trainer.config.schema import Declared, by_group, flags_of
 from trainer.config.translate import nodes, openrlhf
-from trainer.config.translate.command import OPENRLHF, TRL, VERL, Command, TranslateError
+from trainer.config.translate.command import OPENRLHF, TRL, VERL, TranslateError
 from trainer.config.translate.rows import (
     NOTHING,
     TRUE,
     UNSET,
+    Command,
     Remarked,
     Row,
     Table,
