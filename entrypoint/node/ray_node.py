@@ -21,6 +21,7 @@ import psutil
 from contract.exit_codes import ExitCode
 from contract.files import fd_store, private_dir
 from contract.launch.programs import Program
+from contract.launch.ray_starts import STARTING_AGAIN, lacked_time
 from contract.run_dir import NODE_DIR, RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import DebugRay, Settings
@@ -29,7 +30,7 @@ from entrypoint.machine.inventory import load
 from entrypoint.machine.view import THIS_MACHINE, Machine
 from entrypoint.net import wait
 from entrypoint.node import ray_command_line, ray_files, raylet
-from entrypoint.node.ray_start_errors import dashboard_fault, hiding_files, lacked_time, last_words
+from entrypoint.node.ray_start_errors import dashboard_fault, hiding_files, last_words
 from entrypoint.node.raylet import Raylet
 from entrypoint.processes import leftovers, process
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
@@ -167,7 +168,7 @@ class RayNode:
             why = f"{words}{hiding_files(Path.cwd())}"
             raise RayFailedError(f"Ray did not start (its log is {self._log}): {why}")
         self._lacked = words
-        log.warning("Ray did not start in its own time: starting it again (%s; %s)", words, load())
+        log.warning("%s (%s; %s)", STARTING_AGAIN, words, load())
         self._process.stop(grace=STOP_GRACE_SECONDS)
         self._process, self._raylet = self._begin(), None
         raise wait.NotYetError(f"it is started again ({words})")

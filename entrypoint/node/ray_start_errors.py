@@ -15,7 +15,6 @@ ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 """Start of a traceback's line that names the error."""
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\s+[A-Z]+ \S+:\d+ -- ")
 """Start of a line that Ray's Python programs log."""
-LACKED_TIME = re.compile(r"timed out|timeout|deadline exceeded", re.IGNORECASE)
 LONGEST_WORDS = 600
 DASHBOARD = "dashboard/dashboard.py"
 LOG_DIR = "--log-dir="
@@ -30,11 +29,6 @@ def last_words(text: str) -> str:
     logged = next((number for number, line in enumerate(rest) if LOG_LINE.match(line)), len(rest))
     words = " ".join(" ".join([first, *rest[:logged]]).split())
     return words[:LONGEST_WORDS] or "it said nothing"
-
-
-def lacked_time(words: str) -> bool:
-    """Return whether another try may succeed where a start ended with these words."""
-    return LACKED_TIME.search(words) is not None
 
 
 def hiding_files(directory: Path) -> str:

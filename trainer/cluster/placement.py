@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
+from ray._private.node import Node
 from ray.exceptions import RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contract.files import private_dir, ray_home
 from contract.launch import places
+from contract.launch.ray_starts import STARTING_AGAIN, lacked_time
 from contract.resources import NodeResources
 from rollcall import own_packages
 from trainer.cluster.bin_packing import Assignment, pack
@@ -34,6 +37,8 @@ T = TypeVar("T")
 
 FREE_SECONDS = 120.0
 """How long to wait for resources that exist but are not free yet."""
+STARTS = 3
+"""Starts of a local Ray in all. Ray gives the daemon of each 30 s, which no option changes."""
 POLL_SECONDS = 2.0
 """Seconds between two checks whether the nodes of the plan still live."""
 RESOURCE_UNITS = 10_000
@@ -134,24 +139,45 @@ def join(layout: Layout) -> bool:
         with _own_search_path():
             ray.init(log_to_driver=True, job_config=job_config())
     else:
-        cpus = max(layout.slots, len(os.sched_getaffinity(0)))
-        options = {"num_cpus": cpus, "include_dashboard": False, "job_config": job_config()}
+        _start_local(max(layout.slots, len(os.sched_getaffinity(0))))
+    return False
+
+
+def _start_local(cpus: int) -> None:
+    """Start a Ray of this machine alone, again if its daemon is late."""
+    home = ray_home.default(os.environ)
+    try:
+        private_dir.make(home)
+    except private_dir.NotPrivateError as error:
+        raise TrainingError(str(error)) from error
+    options = {"num_cpus": cpus, "include_dashboard": False, "job_config": job_config()}
+    for starts_left in reversed(range(STARTS)):
         try:
-            home = ray_home.default(os.environ)
-            private_dir.make(home)
             with _own_search_path():
                 ray.init(address="local", _temp_dir=str(home / ray_home.NAME), **options)
-        except private_dir.NotPrivateError as error:
-            raise TrainingError(str(error)) from error
+            return
         except Exception as error:
+            _end_daemons(error)
             if type(error) is not Exception:  # Ray raises a plain one for a daemon that is late
                 raise
-            raise TrainingError(
-                f"Ray did not start on this machine, whose load is {os.getloadavg()[0]:.0f} on "
-                f"{len(os.sched_getaffinity(0))} CPUs: {first_line(error)} Start it again when the "
-                "machine is less busy"
-            ) from error
-    return False
+            words = first_line(error)
+            load, on = f"{os.getloadavg()[0]:.0f}", f"{len(os.sched_getaffinity(0))} CPUs"
+            if not starts_left or not lacked_time(words):
+                raise TrainingError(
+                    f"Ray did not start on this machine, whose load is {load} on {on}: {words} "
+                    "Start it again when the machine is less busy"
+                ) from error
+            print(f"{STARTING_AGAIN} ({words} Load {load} on {on})", file=sys.stderr, flush=True)
+
+
+def _end_daemons(error: Exception) -> None:
+    """End what Ray has started before its start raised `error`: it keeps no list of them itself."""
+    ray.shutdown()
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        node = frame.f_locals.get("self")
+        if isinstance(node, Node):
+            node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
+            return
 
 
 def release(placement: Placement) -> None:

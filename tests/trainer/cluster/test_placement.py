@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 import pytest
@@ -15,7 +16,7 @@ LATE = "The current node timed out during startup. This could happen because the
 
 
 def test_a_busy_machine_on_which_ray_does_not_start_in_time_is_told_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def init(**_: Any) -> NoReturn:
         raise Exception(LATE)  # as Ray does, after 30 s
@@ -27,13 +28,19 @@ def test_a_busy_machine_on_which_ray_does_not_start_in_time_is_told_and_no_trace
     ) as told:
         placement.join(Layout(()))
     assert LATE in str(told.value)
+    again = re.compile(r"starting it again \(The current node timed out .* Load \d+ on \d+ CPUs\)$")
+    lines = capsys.readouterr().err.splitlines()
+    assert [again.search(line) is not None for line in lines] == [True] * (placement.STARTS - 1)
 
 
 def test_another_error_of_ray_s_start_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([ValueError("no such option"), Exception("its packages are missing.")])
+
     def init(**_: Any) -> NoReturn:
-        raise ValueError("no such option")
+        raise next(said)
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(ValueError, match="no such option"):
-        placement.join(Layout(()))
+    for told, words in ((ValueError, "no such option"), (TrainingError, "packages are missing")):
+        with pytest.raises(told, match=words):
+            placement.join(Layout(()))
