@@ -37,6 +37,7 @@ def ahead(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
     return flags_of(tiny, run_dir) | AHEAD
 
 
+@pytest.mark.faults
 def test_a_run_that_was_told_to_stop_goes_on_with_all_that_was_under_way(
     ahead: dict[str, Any], begin: Begin
 ) -> None:

@@ -20,6 +20,7 @@ from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
+SLOW = ("tools.py",)
 STEPS = re.compile(r"--max_steps \d+")
 
 
@@ -55,7 +56,10 @@ def run(script: str, directory: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.faults) if name in SLOW else name for name in TRAINED],
+)
 def test_an_example_trains_by_its_own_command(
     name: str, directory: Path, environment: dict[str, str]
 ) -> None:
@@ -72,6 +76,7 @@ def test_the_example_of_images_trains(directory: Path, environment: dict[str, st
     assert re.search(r"^reward 0\.\d\d in the first step, 0\.\d\d in the last$", said, re.M)
 
 
+@pytest.mark.faults
 def test_the_notebook_runs_from_its_first_cell_to_its_last(
     directory: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

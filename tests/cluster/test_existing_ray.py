@@ -73,6 +73,7 @@ def drivers() -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.faults
 def test_a_run_resumes_after_its_driver_and_its_supervisor_are_killed_and_leaves_ray_alone(
     there: ExistingRay, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def hung(root: Path) -> Cluster:
     return nodes
 
 
+@pytest.mark.faults
 def test_a_rank_that_loops_elsewhere_is_told_early_and_with_the_hang(tmp_path: Path) -> None:
     nodes = hung(tmp_path)
     named = (

@@ -91,10 +91,20 @@ def group(told: Told) -> Iterator[WorkerGroup[Member]]:
         ray.shutdown()
 
 
+@pytest.fixture(scope="module")
+def met() -> list[WorkerGroup[Member]]:
+    """Who has met before."""
+    return []
+
+
 @pytest.fixture
-def meeting(group: WorkerGroup[Member], told: Told) -> WorkerGroup[Member]:
+def meeting(
+    group: WorkerGroup[Member], met: list[WorkerGroup[Member]], told: Told
+) -> WorkerGroup[Member]:
     """The ranks, new, after some collectives."""
-    group.restart(range(RANKS))
+    if met:
+        group.restart(range(RANKS))
+    met.append(group)
     assert group.wait_started(120)
     group.call_ranks(Member.meet, BEFORE).result()
     told.clear()

@@ -61,8 +61,9 @@ def can_mount() -> None:
         pytest.skip("this user may not mount anything")
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("can_mount")
-@pytest.mark.parametrize("lost", ["rank", pytest.param("disk", marks=pytest.mark.faults)])
+@pytest.mark.parametrize("lost", ["rank", "disk"])
 def test_a_run_whose_nodes_share_no_storage_goes_on_after_a_loss_on_the_worker(
     tmp_path: Path, lost: str
 ) -> None:

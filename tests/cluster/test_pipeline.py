@@ -100,6 +100,7 @@ def refuses_a_stage_that_is_too_large(cluster: Cluster, first: dict[str, Any]) -
     assert not cluster.run.jobs.exists()
 
 
+@pytest.mark.faults
 def test_the_example_of_sums_trains_three_stages_each_with_the_models_before(
     cluster: Cluster, tmp_path: Path
 ) -> None:

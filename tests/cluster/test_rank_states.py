@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.benches import Benches
-from tests.support.ranks import ADAPTERS, ROLES, Workbench, saved_in, settings, taught
+from tests.support.ranks import ADAPTERS, Workbench, saved_in, settings, taught
 from trainer.checkpoint.state import State
 from trainer.config.options.parallelism import Sharding
 from trainer.workers.settings import LearnerSettings
@@ -32,11 +32,16 @@ MOVES = [(2, 1), (4, 2), (1, 0), (2, 3), (2, 0), (4, 1), (1, 3), (4, 3), (1, 2),
 """Number of ranks, and ZeRO's stage."""
 
 
-@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"lora": ADAPTERS}, {"mixed_precision": True}, {"adam_offload": True}, {"zpg": 2}],
-    ids=["plain", "adapters", "bf16", "offload", "groups"],
+    ("role", "changes"),
+    [
+        pytest.param("policy", {}, id="plain-policy"),
+        pytest.param("critic", {}, id="plain-critic"),
+        pytest.param("policy", {"lora": ADAPTERS}, id="adapters"),
+        pytest.param("critic", {"mixed_precision": True}, id="bf16"),
+        pytest.param("policy", {"adam_offload": True}, id="offload"),
+        pytest.param("policy", {"zpg": 2}, id="groups"),
+    ],
 )
 def test_a_state_is_the_same_to_the_bit_at_any_number_of_ranks_and_any_stage(
     benches: Benches, model: Path, tmp_path: Path, role: str, changes: dict[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -74,9 +75,32 @@ def alone(
     return {role: taught(benches[1], role, root / role, made) for role in ROLES}
 
 
-@pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("count", [1, 2, 4])
+Alone = Callable[..., tuple[Said, State]]
+
+
+@pytest.fixture(scope="module")
+def policy_alone(benches: Benches, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """What a policy learns on one rank that shares nothing, by the changes to its settings."""
+    known: dict[str, tuple[Said, State]] = {}
+
+    def learned(**changes: Any) -> tuple[Said, State]:
+        if (key := str(changes)) not in known:
+            made = settings(model, Sharding(), **changes)
+            root = tmp_path_factory.mktemp("alone") / "policy"
+            known[key] = taught(benches[1], "policy", root, made)
+        return known[key]
+
+    return learned
+
+
+@pytest.mark.parametrize(
+    ("count", "stage", "role"),
+    [
+        *((1, 1, "policy"), (1, 3, "critic")),
+        *((2, 0, "policy"), (2, 1, "critic"), (2, 2, "policy"), (2, 3, "policy")),
+        *((4, 0, "critic"), (4, 1, "policy"), (4, 2, "critic"), (4, 3, "critic")),
+    ],
+)
 def test_sharding_does_not_matter(
     benches: Benches,
     model: Path,
@@ -109,8 +133,7 @@ def test_zero_stage_1_reduces_gradients_once_an_update_and_stage_2_after_every_p
     assert of_stage == {1: pytest.approx(2, abs=0.1), 2: pytest.approx(6, abs=0.1)}
 
 
-@pytest.mark.parametrize("adam_offload", [False, True])
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(("stage", "adam_offload"), [(2, True), (3, False)])
 def test_a_model_that_sleeps_between_two_calls_learns_the_same_and_is_saved_whole(
     benches: Benches,
     model: Path,
@@ -130,13 +153,13 @@ def test_a_model_that_sleeps_between_two_calls_learns_the_same_and_is_saved_whol
     same(saved_in(tmp_path / "2", "policy"), alone["policy"][1])
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [2, 3])
 def test_a_model_with_adapters_sleeps_too(
-    benches: Benches, model: Path, tmp_path: Path, stage: int
+    benches: Benches, model: Path, policy_alone: Alone, tmp_path: Path, stage: int
 ) -> None:
     """Most of its weights are frozen, and no part of what DeepSpeed counts."""
-    alone, sleeping = (settings(model, Sharding(zero_stage=s), lora=ADAPTERS) for s in (0, stage))
-    expected = taught(benches[1], "policy", tmp_path / "alone", alone)
+    sleeping = settings(model, Sharding(zero_stage=stage), lora=ADAPTERS)
+    expected = policy_alone(lora=ADAPTERS)
     bench = benches[2]
     bench.call_ranks(Workbench.build, "policy", sleeping).result()
     bench.call_ranks(Workbench.sleep_between_calls).result()
@@ -155,21 +178,16 @@ WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
             Sharding(zero_stage=stage, adam_offload=True),
             {},
         )
-        for stage in (1, 2, 3)
+        for stage in (2, 3)
     },
     "communication while computing, stage 2": (2, Sharding(zero_stage=2, overlap_comm=True), {}),
     "communication while computing, stage 3": (2, Sharding(zero_stage=3, overlap_comm=True), {}),
     "weights in groups of two ranks": (4, Sharding(zero_stage=3, zpg=2), {}),
     "several samples in a pass": (2, Sharding(zero_stage=3), {"micro_train_batch_size": 3}),
     "passes under a budget of tokens": (
-        4,
+        2,
         Sharding(zero_stage=3),
         {"use_dynamic_batch": True, "train_max_tokens_per_gpu": 14},
-    ),
-    "gradient checkpointing, stage 2": (
-        2,
-        Sharding(zero_stage=2),
-        {"gradient_checkpointing": True},
     ),
     "gradient checkpointing, stage 3": (
         2,
@@ -185,12 +203,10 @@ WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_way_to_train_changes_nothing_that_is_learned(
-    benches: Benches, model: Path, tmp_path: Path, way: str
+    benches: Benches, model: Path, policy_alone: Alone, tmp_path: Path, way: str
 ) -> None:
     count, sharding, changes = WAYS[way]
-    expected = taught(
-        benches[1], "policy", tmp_path / "alone", settings(model, Sharding(), **changes)
-    )
+    expected = policy_alone(**changes)
     said, saved = taught(
         benches[count], "policy", tmp_path / "saved", settings(model, sharding, **changes)
     )
@@ -198,15 +214,19 @@ def test_a_way_to_train_changes_nothing_that_is_learned(
     alike(said, expected[0])
 
 
-@pytest.mark.parametrize("grad_accum_dtype", ["", "fp32"])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("stage", "grad_accum_dtype"), [(0, ""), (1, "fp32"), (2, ""), (2, "fp32"), (3, "fp32")]
+)
 def test_bf16_learns_what_one_rank_learns_in_bf16(
-    benches: Benches, model: Path, tmp_path: Path, stage: int, grad_accum_dtype: str
+    benches: Benches,
+    model: Path,
+    policy_alone: Alone,
+    tmp_path: Path,
+    stage: int,
+    grad_accum_dtype: str,
 ) -> None:
     sharding = Sharding(zero_stage=stage, grad_accum_dtype=grad_accum_dtype)
-    expected = taught(
-        benches[1], "policy", tmp_path / "alone", settings(model, Sharding(), mixed_precision=True)
-    )
+    expected = policy_alone(mixed_precision=True)
     said, saved = taught(
         benches[2], "policy", tmp_path / "saved", settings(model, sharding, mixed_precision=True)
     )
@@ -219,8 +239,10 @@ def test_bf16_learns_what_one_rank_learns_in_bf16(
         assert mine["actor_lr"] == theirs["actor_lr"]
 
 
-@pytest.mark.parametrize("adapters", [LoRASettings(), ADAPTERS])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("stage", "adapters"),
+    [(0, ADAPTERS), (1, LoRASettings()), (2, ADAPTERS), (3, LoRASettings()), (3, ADAPTERS)],
+)
 def test_in_bf16_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
     benches: Benches, model: Path, stage: int, adapters: LoRASettings
 ) -> None:
@@ -233,7 +255,7 @@ def test_in_bf16_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
     assert scores[0].any()
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", ["policy", pytest.param("critic", marks=pytest.mark.faults)])
 def test_training_goes_on_at_another_number_of_ranks_and_another_stage(
     benches: Benches,
     model: Path,
@@ -264,8 +286,9 @@ def test_training_goes_on_at_another_number_of_ranks_and_another_stage(
             assert mine[name] == pytest.approx(theirs[name], abs=1e-5), name
 
 
-@pytest.mark.parametrize("stage", [0, 2])
-@pytest.mark.parametrize("changes", [{}, {"lora": ADAPTERS}, {"mixed_precision": True}])
+@pytest.mark.parametrize(
+    ("stage", "changes"), [(2, {}), (0, {"lora": ADAPTERS}), (2, {"mixed_precision": True})]
+)
 def test_an_average_that_was_not_kept_begins_at_the_weights_that_are_restored(
     benches: Benches, model: Path, tmp_path: Path, changes: dict[str, Any], stage: int
 ) -> None:
@@ -319,7 +342,7 @@ def test_weights_that_are_gathered_together_have_all_arrived(benches: Benches, m
     assert benches[4].call_ranks(Workbench.torn, 100).result() == [0] * 4
 
 
-@pytest.mark.parametrize("mixed_precision", [False, True])
+@pytest.mark.parametrize("mixed_precision", [True, pytest.param(False, marks=pytest.mark.faults)])
 def test_ranks_of_a_node_without_the_run_directory_read_their_own_parts_alone(
     benches: Benches, model: Path, tmp_path: Path, mixed_precision: bool
 ) -> None:
@@ -340,6 +363,7 @@ def test_ranks_of_a_node_without_the_run_directory_read_their_own_parts_alone(
     assert 0.9 * whole < ray.get(store.sent.remote()) < 1.1 * whole
 
 
+@pytest.mark.faults
 def test_a_rank_that_is_stopped_is_named_within_the_timeout(
     benches: Benches, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

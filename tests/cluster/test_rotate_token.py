@@ -41,7 +41,7 @@ class Overheard(Cluster):
         self.tokens: list[str] = []
 
 
-@pytest.fixture(scope="module", params=[Tls.OFF, Tls.AUTO])
+@pytest.fixture(scope="module", params=[pytest.param(Tls.OFF, marks=pytest.mark.faults), Tls.AUTO])
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Overheard]:

@@ -30,8 +30,6 @@ from trainer.types import FloatArray, Metrics, UnfitModelError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-MODELS = ("qwen2", "qwen3_moe")
-
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
@@ -68,6 +66,12 @@ class Lesson:
         self.metrics: list[Metrics] = [batching.combine_metrics(step) for step in steps]
 
 
+@pytest.fixture(scope="module")
+def lessons_alone() -> dict[str, Lesson]:
+    """What one rank has learned, by model and changes."""
+    return {}
+
+
 def scores(of_parts: list[FloatArray]) -> FloatArray:
     return together(of_parts, experience(0).sequences)
 
@@ -85,10 +89,16 @@ def same(one: Lesson, other: Lesson) -> None:
         torch.testing.assert_close(tensor, other.saved.model[name], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("packing", [True, False])
-@pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    ("kind", "role", "packing", "count"),
+    [
+        ("qwen2", "policy", True, 2),
+        ("qwen2", "policy", False, 4),
+        ("qwen2", "critic", True, 4),
+        ("qwen3_moe", "policy", True, 4),
+        ("qwen3_moe", "critic", False, 2),
+    ],
+)
 def test_ranks_that_share_samples_learn_what_one_rank_learns(
     benches: Benches,
     models: Mapping[str, Path],
@@ -133,17 +143,25 @@ WAYS: dict[str, tuple[str, int, Sharding, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+SLOW = ("two groups of two, stage 3", "adapters, stage 3")
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.faults) if way in SLOW else way for way in WAYS]
+)
 def test_no_way_to_train_matters_to_ranks_in_groups_of_two(
-    benches: Benches, models: Mapping[str, Path], tmp_path: Path, way: str
+    benches: Benches,
+    models: Mapping[str, Path],
+    lessons_alone: dict[str, Lesson],
+    tmp_path: Path,
+    way: str,
 ) -> None:
     kind, count, sharding, changes = WAYS[way]
-    plain, shared = (
-        settings(models[kind], how, sharing=sharing, **changes)
-        for how, sharing in ((Sharding(), 1), (sharding, 2))
-    )
-    alone = Lesson(benches, 1, tmp_path / "alone", "policy", plain)
-    same(Lesson(benches, count, tmp_path / "shared", "policy", shared), alone)
+    if (key := f"{kind} {changes}") not in lessons_alone:
+        plain = settings(models[kind], Sharding(), sharing=1, **changes)
+        lessons_alone[key] = Lesson(benches, 1, tmp_path / "alone", "policy", plain)
+    shared = settings(models[kind], sharding, sharing=2, **changes)
+    same(Lesson(benches, count, tmp_path / "shared", "policy", shared), lessons_alone[key])
 
 
 def test_in_bf16_ranks_that_share_samples_score_as_one_does(

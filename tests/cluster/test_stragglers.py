@@ -35,6 +35,7 @@ def cluster_of(tmp_path: Path, **env: str) -> Cluster:
     return Cluster(tmp_path / "run", workers=2, job=job, ROLLCALL_RECIPE="builtin", **env)
 
 
+@pytest.mark.faults
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
 def test_a_rank_that_is_stopped_again_and_again_is_named_with_its_node(tmp_path: Path) -> None:

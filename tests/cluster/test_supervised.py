@@ -22,6 +22,7 @@ WORKER = 1
 PAIRS = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": "="} for n in range(32)]
 
 
+@pytest.mark.faults
 def test_a_reward_model_is_trained_on_both_nodes_and_served(tiny: Tiny, tmp_path: Path) -> None:
     data = tmp_path / "pairs.jsonl"
     data.write_text("\n".join(map(json.dumps, PAIRS)))

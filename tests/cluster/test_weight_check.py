@@ -18,7 +18,7 @@ KINDS = ("weights", "masters", "moments")
 
 @pytest.mark.parametrize(
     "sharding",
-    [*(Sharding(zero_stage=stage) for stage in range(4)), Sharding(zero_stage=3, zpg=2)],
+    [*(Sharding(zero_stage=stage) for stage in (0, 2, 3)), Sharding(zero_stage=3, zpg=2)],
     ids=str,
 )
 def test_a_bit_that_flips_between_two_updates_is_found_on_its_rank(
@@ -41,7 +41,7 @@ def test_a_bit_that_flips_between_two_updates_is_found_on_its_rank(
 
 @pytest.mark.parametrize(
     ("stage", "kind"),
-    [*((0, kind) for kind in KINDS), (1, "weights"), (2, "weights")],
+    [*((0, kind) for kind in KINDS), (2, "weights")],
 )
 def test_a_rank_whose_update_differs_from_the_others_is_named(
     benches: Benches, model: Path, stage: int, kind: str
