@@ -7,10 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 
+import pytest
+
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.tiny_run import train
 from trainer.cluster.stop import Stopped, StopRequest
 from trainer.config.config import Config
+
+SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.faults) for seed in (2, 3)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,14 +30,13 @@ import pytest
 from env.prepare.__main__ import main as prepare
 from env.rewards import arithmetic
 from tests.learning.algorithms import ALGORITHMS
-from tests.learning.episode import Goal, learn
+from tests.learning.episode import SEEDS, Goal, learn
 from tests.support.tiny_run import Tiny
 from trainer.supervised.__main__ import main as supervised
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
 
 GOAL = Goal(reward=0.75, window=512, budget=9216)
-SEEDS = (1, 2, 3)
 SETTINGS = {
     "rollout_batch_size": 16,
     "n_samples_per_prompt": 8,

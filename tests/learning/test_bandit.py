@@ -27,13 +27,12 @@ from statistics import fmean
 import pytest
 
 from tests.learning.algorithms import ALGORITHMS
-from tests.learning.episode import Goal, learn
+from tests.learning.episode import SEEDS, Goal, learn
 from tests.support.tiny_run import Tiny, metric_rows, share_of, train
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
 
 GOAL = Goal(reward=0.9, window=128, budget=1536)
-SEEDS = (1, 2, 3)
 LONGEST, BUFFER = 8, 4
 """Tokens of a completion; the last of them, that cost reward where there is a penalty."""
 SETTINGS = {

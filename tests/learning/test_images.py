@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.learning.episode import Goal, learn
+from tests.learning.episode import SEEDS, Goal, learn
 from tests.support import colours
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
@@ -32,7 +32,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_policy_learns_to_look(seed: int, tmp_path: Path) -> None:
     task = colours.make(tmp_path)
     course = learn(task.config(tmp_path / "run", **SETTINGS, seed=seed), colours.reward, GOAL)
