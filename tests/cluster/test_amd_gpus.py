@@ -25,6 +25,7 @@ from tests.support.node_cluster import HEAD, Cluster
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.faults,
     pytest.mark.timeout(400),
     pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc"),
 ]

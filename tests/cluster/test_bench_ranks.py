@@ -14,7 +14,7 @@ from bench.sides.gloo import on_ranks
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-SLOW = ("tools.py",)
+SLOW = ("tools.py", "async.yaml")
 STEPS = re.compile(r"--max_steps \d+")
 
 

@@ -50,6 +50,7 @@ def end_of(cluster: Cluster, *nodes: int) -> dict[int, int]:
         cluster.close()
 
 
+@pytest.mark.faults
 def test_a_job_by_name_runs_where_the_plan_puts_it_with_rewards_from_models(
     job: list[str], tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def test_ranks_import_their_class_before_they_wait_for_one_another(
     group.kill([0, 1])
 
 
+@pytest.mark.faults
 def test_a_name_that_an_earlier_runs_actor_still_has_is_no_fault(launcher: RayLauncher) -> None:
     earlier = ray.remote(Member).options(name="policy-0", num_cpus=0).remote(Rank())
     assert ray.get(earlier.process.remote())

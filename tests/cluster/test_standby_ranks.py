@@ -23,6 +23,7 @@ ROLES = ("policy-0", "engine-0")
 
 @pytest.mark.cluster
 @pytest.mark.timeout(400)
+@pytest.mark.faults
 def test_the_ranks_of_a_new_attempt_and_a_lost_rank_take_processes_that_stood_by(
     tmp_path: Path,
 ) -> None:

@@ -62,6 +62,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
         ray.shutdown()
 
 
+@pytest.mark.faults
 def test_an_engine_that_stops_before_weights_come_is_killed_and_replaced(
     launcher: RayLauncher, tiny: Tiny
 ) -> None:
