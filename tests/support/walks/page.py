@@ -185,14 +185,18 @@ def shown(walk: Walk, record: Sequence[Call]) -> str:
         own = [call for call in firsts.values() if call.process == process]
         if own:
             lines.append(f"- In {process}, from `{own[0].function}`:")
-            lines += (item(call.file) for call in own)
+            lines += (item(call.file, "") for call in own)
     return "\n".join(lines) + "\n"
 
 
-def item(file: str) -> str:
-    """Return the line of a list for a file: its path, and what its first line says."""
-    said = clause(ast.get_docstring(ast.parse((ROOT / file).read_text())) or "")
+def item(file: str, said: str) -> str:
+    """Return the line of a list for a file: its path, and what is said of it."""
     return f"  - `{file}`: {said}" if said else f"  - `{file}`"
+
+
+def said_of(file: Path) -> str:
+    """Return the beginning of what the first line of a file says."""
+    return clause(ast.get_docstring(ast.parse(file.read_text())) or "")
 
 
 def clause(docstring: str) -> str:
@@ -205,10 +209,16 @@ def clause(docstring: str) -> str:
 
 
 def with_clauses(page: str) -> str:
-    """Return the page with what is now said of each file that exists."""
+    """Return the page with what is now said of each file that exists, at its first place alone."""
+    told: set[str] = set()
 
     def renewed_item(line: re.Match[str]) -> str:
-        return item(line[1]) if (ROOT / line[1]).is_file() else line[0]
+        file, path = line[1], ROOT / line[1]
+        if not path.is_file():
+            return line[0]
+        said = "" if file in told else said_of(path)
+        told.add(file)
+        return item(file, said)
 
     return FILE.sub(renewed_item, page)
 
@@ -249,7 +259,7 @@ def renewed(page: str, record: Sequence[Call]) -> str:
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     walks = "\n".join(shown(walk, record) for walk in WALKS)
-    return f"{before}{BEGIN}\n{walks}\n{END}{after}"
+    return with_clauses(f"{before}{BEGIN}\n{walks}\n{END}{after}")
 
 
 if __name__ == "__main__":
