@@ -1,38 +1,56 @@
-"""What a Python script says of TRL's GRPO: it is read, and never run."""
+"""What a Python script says of TRL's GRPO: it is read, and never run.
+
+Each argument is taken over, or a sentence says that it is not, and what to give instead.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from pathlib import Path
 
+from trainer.config.translate import script_objects as objects
+from trainer.config.translate.python_source import (
+    Source,
+    constant,
+    is_none,
+    named,
+    plain_name,
+    shown,
+)
 from trainer.config.translate.rows import Command
+from trainer.config.translate.script_data import Data
 from trainer.config.translate.trl import TRL, reward_of
 
 OF_GRPO = {"num_generations", "max_completion_length", "reward_funcs", "steps_per_generation"}
 """Flags that no other trainer of TRL's has."""
-CONFIG, TRAINER, ADAPTER, DATA = "GRPOConfig", "GRPOTrainer", "LoraConfig", "load_dataset"
-ADAPTER_DEFAULTS = {"use_peft": True, "lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0}
-"""Those of the package peft, which are not those of TRL's flags."""
-OF_ADAPTER = {
-    **{"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"},
-    **{"target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save"},
-    **{"use_rslora": "use_rslora", "use_dora": "use_dora"},
+CONFIG, TRAINER, ADAPTER = "GRPOConfig", "GRPOTrainer", "LoraConfig"
+PARSERS = ("HfArgumentParser", "TrlParser")
+"""What gives a config by the flags of the command."""
+TRAINERS = {
+    **{"SFTTrainer": "sft", "DPOTrainer": "dpo", "RewardTrainer": "rm"},
+    **dict.fromkeys(("KTOTrainer", "RLOOTrainer", "PPOTrainer", "OnlineDPOTrainer"), ""),
+    **dict.fromkeys(("ORPOTrainer", "CPOTrainer", "GKDTrainer", "Trainer"), ""),
+    **dict.fromkeys(("PRMTrainer", "XPOTrainer", "NashMDTrainer", "BCOTrainer"), ""),
 }
-"""Arguments of LoraConfig → the flags of TRL that say them."""
-FILES = ("json", "csv", "parquet", "text")
-"""What load_dataset calls the kinds of files, which are named by data_files."""
+"""Other trainers of TRL and transformers → the stage of Rollcall that trains the same, or ""."""
 LORA_FLAGS = "--lora_rank, --lora_alpha and --target_modules"
-MOST_SHOWN = 60
-"""Characters of an argument in a sentence."""
 
 
 def is_grpo(script: str, flags: Collection[str]) -> bool:
     """Return whether a script's flags, or its text if it is here, are those of TRL's GRPO."""
     if OF_GRPO & set(flags):
         return True
-    return bool(_calls(_tree(script), CONFIG) or _calls(_tree(script), TRAINER))
+    source = Source(script)
+    return bool(source.calls(source.kinds(CONFIG)) or source.calls(source.kinds(TRAINER)))
+
+
+def other_trainer(script: str) -> tuple[str, str]:
+    """Return another trainer that a script builds, and the stage that trains the same, or ""."""
+    source = Source(script)
+    found = (name for name in TRAINERS if source.calls(source.kinds(name)))
+    name = next(found, "")
+    return name, TRAINERS.get(name, "")
 
 
 def with_script(command: Command) -> Command:
@@ -40,7 +58,14 @@ def with_script(command: Command) -> Command:
     if not command.program.endswith(".py") or not is_grpo(command.program, ()):
         return command
     script = _Script(command.program, command.given)
-    return replace(command, given={**script.given, **command.given}, untold=tuple(script.untold))
+    return replace(
+        command,
+        given={**script.given, **command.given},
+        exported=tuple(dict.fromkeys((*command.exported, *objects.environment(script.source)))),
+        untold=tuple(dict.fromkeys(script.untold)),
+        absent=tuple(dict.fromkeys(script.absent)),
+        idle=tuple(dict.fromkeys(script.idle)),
+    )
 
 
 class _Script:
@@ -48,170 +73,264 @@ class _Script:
 
     def __init__(self, file: str, typed: Collection[str]) -> None:
         self.file, self.typed = file, typed
-        self.tree = _tree(file)
+        self.source = Source(file)
         self.given: dict[str, tuple[str, ...]] = {}
         self.untold: list[str] = []
-        for call in _calls(self.tree, CONFIG):
-            for key, node in _arguments(call):
-                self._of_config(key, node)
-        for call in _calls(self.tree, TRAINER):
-            self._of_trainer(dict(_arguments(call)))
+        self.absent: list[str] = []
+        self.idle: list[str] = []
+        self.trainers = self.source.calls(self.source.kinds(TRAINER))
+        for one in (CONFIG, TRAINER):
+            self._of_subclass(one)
+        self._of_configs()
+        for call in self.trainers:
+            self._of_trainer(call)
+        self._of_calls()
         self._of_data()
 
-    def _of_config(self, key: str, node: ast.expr) -> None:
-        value = _constant(self._resolved(node))
-        rows = TRL.of(key)
-        if value is not None and rows:
-            self._give(key, value)
-        elif not (isinstance(node, ast.Constant) and node.value is None):
-            for row in [one for one in rows if one.ours or one.lost][:1]:
-                remedy = f"give --{row.ours}" if row.ours else row.note
-                self._tell(key, f"{key}={_shown(node)}", remedy)
+    def _of_subclass(self, name: str) -> None:
+        """Say what a class of the script changes, if it is called."""
+        kinds = self.source.kinds(name)
+        called = {named(call.func) for call in self.source.calls(kinds)}
+        for own in sorted({kinds[one] for one in called} - {""}):
+            methods = objects.methods(self.source.classes[own])
+            said = f"{self.file}: {own} is the script's own {name}"
+            if methods:
+                self.absent.append(f"{said}: not taken over: {', '.join(methods)}")
+            else:
+                self.idle.append(f"{said}, and changes nothing")
 
-    def _of_trainer(self, arguments: Mapping[str, ast.expr]) -> None:
-        for key, node in arguments.items():
-            found = self._resolved(node)
-            if key == "model":
+    def _of_configs(self) -> None:
+        """Take the arguments of the config that the trainer gets; of all, if that is not clear."""
+        kinds, source = self.source.kinds(CONFIG), self.source
+        passed = [one for call in self.trainers for key, one in self._slots(call) if key == "args"]
+        used = [source.resolved(one) for one in passed]
+        chosen = [one for one in used if isinstance(one, ast.Call) and named(one.func) in kinds]
+        calls = chosen or source.calls(kinds)
+        for call in calls:
+            for place, node in enumerate(call.args):
+                self._of_config("output_dir" if place == 0 else "", node)
+            for key, node in source.arguments(call):
+                self._of_config(key, node)
+        if passed and not calls and not source.calls(PARSERS):
+            self._tell("args", f"args={shown(passed[0])}", "give its arguments as flags")
+        names = {plain_name(one) for one in passed} | {
+            plain_name(to)
+            for one in source.nodes
+            if isinstance(one, ast.Assign) and one.value in calls
+            for to in one.targets
+        }
+        for key, node in source.changes(names - {""}):
+            self._of_config(key, node)
+
+    def _of_config(self, key: str, node: ast.expr) -> None:
+        if not key:
+            self._tell("", f"{CONFIG}({_argument(node)})", "give its arguments as flags")
+            return
+        if key == "model_init_kwargs" and not is_none(node):
+            for name, value in self.source.entries(node):
+                self._of_weights(name, value)
+            return
+        rows = TRL.of(key)
+        found = self.source.resolved(node)
+        value = constant(found)
+        if is_none(found):
+            self.idle.append(f"{key}=None: the same as without it")
+        elif value is not None and value not in ([], ()):
+            self._give(key, value)
+        elif found_flag := next((one.ours for one in rows if one.ours), ""):
+            self._tell(key, f"{key}={shown(node)}", f"give --{found_flag}")
+        elif not rows:
+            why = f"{TRL.name} has no such argument, as far as known"
+            self._tell(key, f"{key}={shown(node)}", why)
+        elif rows[0].lost:
+            self._lack(key, f"{key}={shown(node)}", rows[0].note)
+        elif key not in self.typed:
+            self.idle.append(f"{key}={shown(node)}: {rows[0].note}")
+
+    def _slots(self, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+        """Yield the trainer's arguments by their names, also those that are given by place."""
+        for place, node in enumerate(call.args):
+            is_named = place < len(objects.SLOTS) and not isinstance(node, ast.Starred)
+            yield (objects.SLOTS[place] if is_named else "", node)
+        yield from self.source.arguments(call)
+
+    def _of_trainer(self, call: ast.Call) -> None:
+        slots = dict(self._slots(call))
+        for key, node in slots.items():
+            found = self.source.resolved(node)
+            if not key:
+                self._tell("", f"{TRAINER}({_argument(node)})", "give its arguments as flags")
+            elif objects.is_nothing(found) or key in ("args", "train_dataset"):
+                continue
+            elif key == "model":
                 self._of_model(node, found)
             elif key == "reward_funcs":
                 self._of_rewards(node)
             elif key == "peft_config":
                 self._of_adapter(node, found)
+            elif key == "eval_dataset":
+                self._of_evaluation(node)
+            elif key == "processing_class" and objects.is_of_model(self.source, found, slots):
+                self.idle.append("processing_class: the tokeniser is the model's, in both")
+            elif remedy := objects.OTHERS.get(key, ""):
+                self._lack(key, f"{key}={shown(node)}", remedy)
+            else:
+                self._lack(key, f"{key}={shown(node)}", f"{TRAINER} has it, and Rollcall has not")
 
     def _of_model(self, node: ast.expr, found: ast.expr) -> None:
-        if isinstance(found, ast.Call) and _name(found.func) == "from_pretrained" and found.args:
-            found = self._resolved(found.args[0])
-        value = _constant(found)
+        if isinstance(found, ast.Call) and named(found.func) == "get_peft_model" and found.args:
+            found = self.source.resolved(found.args[0])  # its adapter is read by itself
+        is_loaded = isinstance(found, ast.Call) and named(found.func) == "from_pretrained"
+        loads = [found] if isinstance(found, ast.Call) and is_loaded else []
+        if not loads and not isinstance(constant(found), str):
+            loads = objects.loads_of_models(self.source)
+        for call in loads:
+            arguments = dict(self.source.arguments(call))
+            named_so = [arguments.pop(key) for key in objects.PATHS if key in arguments]
+            first = next(iter([*call.args, *named_so]), None)
+            for key, value in arguments.items():
+                self._of_weights(key, value)
+            if first is not None and len(loads) == 1:
+                found = self.source.resolved(first)
+        value = constant(found)
         if isinstance(value, str):
             self._give("model_name_or_path", value)
         else:
-            self._tell("model_name_or_path", f"model={_shown(node)}", "give --pretrain")
+            self._tell("model_name_or_path", f"model={shown(node)}", "give --pretrain")
+
+    def _of_weights(self, key: str, node: ast.expr) -> None:
+        """Take what loads the model: its type, its attention; say of anything else why not."""
+        found = self.source.resolved(node)
+        flag = objects.OF_WEIGHTS.get(key, "")
+        if is_none(found) or flag in self.typed:
+            return
+        value = named(found) if flag == "dtype" and isinstance(found, ast.Attribute) else None
+        value = value or constant(found)
+        if flag and value is not None and value != "auto":
+            self._give(flag, value)
+        elif key in objects.NEEDLESS_WEIGHTS or value == "auto":
+            self.idle.append(f"{key}={shown(node)}: the trainer places and loads the model")
+        else:
+            why = "weights are bf16 or fp32" if key in objects.QUANTISED else ""
+            why = why or "the model is as its files say"
+            self._lack(key, f"{key}={shown(node)}" if key else shown(node), why)
 
     def _of_rewards(self, node: ast.expr) -> None:
         """Say what to give for the reward functions, each with its weight."""
         if "reward_funcs" in self.typed:
             return
-        found = self._resolved(node)
+        found = self.source.resolved(node)
         functions = found.elts if isinstance(found, ast.List | ast.Tuple) else [found]
+        functions = [self.source.resolved(one) for one in functions]
+        known = [self.source.imports.get(plain_name(one), "") for one in functions]
+        if known and all(one.startswith("trl.") and reward_of(one) for one in known):
+            self._give("reward_funcs", known)
+            return
         weights = self.given.pop("reward_weights", ())
+        models = [value for one in functions if isinstance(value := constant(one), str)]
+        if models and len(models) == len(functions) == 1 and not weights:
+            self._give("reward_model_name_or_path", models[0])
+            return
         specs = [self._reward(one) for one in functions]
         if len(weights) == len(specs):
             specs = [f"{spec}:{weight}" for spec, weight in zip(specs, weights, strict=True)]
-        shown = f"reward_funcs={_shown(found)}"
-        shown += f", reward_weights=[{', '.join(weights)}]" if weights else ""
+        said = f"reward_funcs={shown(found)}"
+        said += f", reward_weights=[{', '.join(weights)}]" if weights else ""
         remedy = f"give --reward {' '.join(specs)}"
         if any(spec.startswith(f"{self.file}:") for spec in specs):
             remedy += ". The file is imported: its training must stand below `if __name__ == …`"
-        self._tell("reward_funcs", shown, remedy)
+        if models:
+            remedy += f". {' and '.join(models)}: serve the model, and give its URL"
+        self._tell("reward_funcs", said, remedy)
 
     def _reward(self, node: ast.expr) -> str:
         """Return a reward for --reward: of the script, of a module that it imports, or none."""
-        name = _name(node)
-        for one in ast.walk(self.tree):
-            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == name:
-                return f"{self.file}:{name}"
-            if isinstance(one, ast.ImportFrom) and one.module:
-                for alias in one.names:
-                    if (alias.asname or alias.name) == name:
-                        return reward_of(f"{one.module}.{alias.name}") or f"FILE.py:{name}"
+        if isinstance(constant(node), str):
+            return "URL"
+        name, source = named(node), self.source
+        if isinstance(node, ast.Attribute) and (module := source.modules.get(named(node.value))):
+            return reward_of(f"{module}.{name}") or f"FILE.py:{name}"
+        if name in source.functions:
+            return f"{self.file}:{name}"
+        if whole := source.imports.get(name, ""):
+            return reward_of(whole) or f"FILE.py:{name}"
         return f"FILE.py:{name or 'NAME'}"
 
     def _of_adapter(self, node: ast.expr, found: ast.expr) -> None:
-        if isinstance(found, ast.Constant) and found.value is None:
+        if isinstance(found, ast.Call) and named(found.func) == ADAPTER:
+            return  # _of_calls reads it, however it is given
+        by_flags = isinstance(found, ast.Call) and named(found.func) == "get_peft_config"
+        if by_flags and self.source.calls(PARSERS):
+            return  # the flags of the command say it
+        self._tell("use_peft", f"peft_config={shown(node)}", f"give {LORA_FLAGS}")
+
+    def _of_evaluation(self, node: ast.expr) -> None:
+        strategy = self.given.get("eval_strategy", ("no",))
+        if strategy == ("no",) and "eval_strategy" not in self.typed:
+            self.idle.append(f"eval_dataset={shown(node)}: eval_strategy is no, so it is not used")
+        else:
+            self._lack("eval_dataset", f"eval_dataset={shown(node)}", "give --eval_dataset FILE")
+
+    def _of_calls(self) -> None:
+        """Read the calls that change the model, or the trainer once it is made."""
+        source = self.source
+        for call in source.calls({**source.kinds(ADAPTER), "get_peft_model": ""}):
+            own = [one for one in source.arguments(call) if one[0] != "peft_config"]
+            if named(call.func) == "get_peft_model" and not own:
+                continue
+            for flag, default in objects.ADAPTER_DEFAULTS.items():
+                self._give(flag, default)
+            if named(call.func) != "get_peft_model":
+                own += [("", one) for one in call.args]
+            for key, node in own:
+                self._of_lora(key, node)
+        for call in source.calls(["add_callback"]):
+            self._lack("", shown(call), objects.OTHERS["callbacks"])
+        for call in source.calls(objects.OF_FILES):
+            self._tell("", shown(call), "give what it reads as flags")
+
+    def _of_lora(self, key: str, node: ast.expr) -> None:
+        found = self.source.resolved(node)
+        value, flag = constant(found), objects.OF_ADAPTER.get(key, "")
+        said = f"{ADAPTER}({key}={shown(node)})" if key else f"{ADAPTER}({_argument(node)})"
+        if is_none(found) or objects.is_usual(key, value):
             return
-        if not isinstance(found, ast.Call) or _name(found.func) != ADAPTER:
-            self._tell("use_peft", f"peft_config={_shown(node)}", f"give {LORA_FLAGS}")
-            return
-        for flag, default in ADAPTER_DEFAULTS.items():
-            self._give(flag, default)
-        for key, one in _arguments(found):
-            if flag := OF_ADAPTER.get(key, ""):
-                value = _constant(self._resolved(one))
-                if value is not None:
-                    self._give(flag, value)
-                elif not isinstance(one, ast.Constant):
-                    self._tell(flag, f"{ADAPTER}({key}={_shown(one)})", f"give {LORA_FLAGS}")
+        if flag and value is not None:
+            self._give(flag, value)
+        elif flag or not key:
+            self._tell(flag, said, f"give {LORA_FLAGS}")
+        else:
+            self._lack(key, said, "adapters are plain LoRA")
 
     def _of_data(self) -> None:
         """Take the data set of the script's only load_dataset; else say what to give."""
-        calls = _calls(self.tree, DATA)
-        if not calls:
-            if _calls(self.tree, TRAINER):
-                self._tell("dataset_name", "train_dataset", "give --prompt_data")
-            return
-        words = [_constant(self._resolved(one)) for one in calls[0].args]
-        named = {key: _constant(self._resolved(one)) for key, one in _arguments(calls[0])}
-        name = words[0] if words else named.get("path")
-        if name in FILES:
-            name = named.get("data_files")
-        if len(calls) > 1 or not isinstance(name, str):
-            shown = " and ".join(_shown(call) for call in calls)
-            self._tell("dataset_name", shown, "give --prompt_data")
-            return
-        self._give("dataset_name", name)
-        config = words[1] if len(words) > 1 else named.get("name")
-        if isinstance(config, str):
-            self._give("dataset_config", config)
-        if isinstance(split := named.get("split"), str):
-            self._give("dataset_train_split", split)
+        data = Data(self.source, bool(self.trainers))
+        if "dataset_name" in self.typed:
+            data.flags.pop("dataset_config", None)
+        for flag, value in data.flags.items():
+            self._give(flag, value)
+        for said, remedy in data.untold:
+            self._tell("dataset_name", said, remedy)
+        if data.changes:
+            self.untold.append(f"{self.file}: {data.changes}")
 
     def _give(self, flag: str, value: object) -> None:
-        if flag == "dataset_config" and "dataset_name" in self.typed:
-            return
         values = value if isinstance(value, list | tuple) else (value,)
         self.given[flag] = tuple(
             str(one).lower() if isinstance(one, bool) else str(one) for one in values
         )
 
-    def _tell(self, flag: str, shown: str, remedy: str) -> None:
+    def _tell(self, flag: str, said: str, remedy: str) -> None:
         """Say what to give for an argument, unless the command has its flag."""
+        if not flag or flag not in self.typed:
+            self.untold.append(f"{self.file}: {said} is not taken over: {remedy}")
+
+    def _lack(self, flag: str, said: str, why: str) -> None:
+        """Say that an argument has no counterpart, unless the command has its flag."""
         if flag not in self.typed:
-            self.untold.append(f"{self.file}: {shown} is not taken over: {remedy}")
-
-    def _resolved(self, node: ast.expr) -> ast.expr:
-        """Return what a name stands for, if the script assigns it once; else the node itself."""
-        if not isinstance(node, ast.Name):
-            return node
-        values = [
-            one.value
-            for one in ast.walk(self.tree)
-            if isinstance(one, ast.Assign) and any(_name(to) == node.id for to in one.targets)
-        ]
-        return values[0] if len(values) == 1 else node
+            self.absent.append(f"{self.file}: {said} is not taken over: {why}")
 
 
-def _tree(script: str) -> ast.Module:
-    """Return a script's syntax; that of an empty one if it is not here, or is no Python."""
-    try:
-        return ast.parse(Path(script).read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])
-
-
-def _calls(tree: ast.Module, name: str) -> list[ast.Call]:
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return [call for call in calls if _name(call.func) == name]
-
-
-def _arguments(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-    yield from ((one.arg, one.value) for one in call.keywords if one.arg)
-
-
-def _name(node: ast.expr) -> str:
-    """Return the last name of `a.b.c`; "" of another expression."""
-    return str(getattr(node, "id", getattr(node, "attr", "")))
-
-
-def _constant(node: ast.expr) -> object:
-    """Return a number, a text, a switch, or a list of them; None of another expression."""
-    try:
-        value = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
-    scalars = value if isinstance(value, list | tuple) else [value]
-    return value if all(isinstance(one, str | int | float) for one in scalars) else None
-
-
-def _shown(node: ast.expr) -> str:
-    text = " ".join(ast.unparse(node).split())
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+def _argument(node: ast.expr) -> str:
+    """Return an argument as the call has it; of a dictionary's name, with the two stars."""
+    return f"**{shown(node)}" if isinstance(node, ast.Name | ast.Call) else shown(node)

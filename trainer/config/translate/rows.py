@@ -33,6 +33,10 @@ class Command:
     """A variable, or an open piece, of the command's words → why the script does not tell it."""
     untold: tuple[str, ...] = ()
     """Sentences on arguments that a Python script gives, with what to give instead."""
+    absent: tuple[str, ...] = ()
+    """Sentences on its arguments that have no counterpart."""
+    idle: tuple[str, ...] = ()
+    """Sentences on its arguments that need none."""
     notes: tuple[str, ...] = ()
     """Sentences on lines that bash reads otherwise than their writer meant."""
 

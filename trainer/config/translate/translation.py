@@ -117,6 +117,8 @@ def translated(command: Command) -> Translation:
         made.first.append(f"{names}: set in the script; give variables to every node")
     made.needed += [_needed(name, why) for name, why in command.missing.items()]
     made.needed += command.untold
+    made.lost += command.absent
+    made.notes += command.idle
     made.warnings += command.notes
     _leave_out_without_effect(made)
     named = {needs_variable(word) for word in made.words}

@@ -1,0 +1,104 @@
+"""`rollcall translate` with Python scripts of TRL's trainers, as their users write them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.translate import flags, run
+
+
+OBJECTS = """\
+import os
+from dataclasses import dataclass
+import rewards as own
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from trl import GRPOConfig as Config, GRPOTrainer
+
+os.environ["NCCL_DEBUG"] = "INFO"
+more = {"beta": 0.04, **dict(top_p=0.9)}
+changed = dict(temperature=0.5)
+changed.update(epsilon=0.3)
+
+class Mine(GRPOTrainer):
+    def compute_loss(self, *args): ...
+
+model = AutoModelForCausalLM.from_pretrained(
+    "m/m", torch_dtype=torch.bfloat16, revision="old", rope_scaling=own.rope())
+rows = load_dataset("o/d", split="train")
+rows = rows.map(own.to_chat)
+config = Config("o", invented=3, gradient_checkpointing_kwargs=own.kinds(), **more, **changed)
+config.max_steps = 40
+trainer = Mine(model, own.score, config, rows, callbacks=[Stop()], tools=[own.search],
+               quantization_config=BitsAndBytesConfig(load_in_4bit=True), rollout_func=None,
+               processing_class=AutoTokenizer.from_pretrained("m/m"), optimizers=(None, None))
+trainer.add_callback(Log)
+"""
+
+
+SENTENCES = {
+    "lost": [
+        "Mine is the script's own GRPOTrainer: not taken over: compute_loss",
+        "invented: TRL 1.16 has no such flag",
+        "model_revision=old: give a directory with that revision",
+        "rope_scaling=own.rope() is not taken over: the model is as its files say",
+        "callbacks=[Stop()] is not taken over: hooks in the loop are absent",
+        "trainer.add_callback(Log) is not taken over: hooks in the loop are absent",
+        "tools=[own.search] is not taken over: episodes of several turns are environments",
+        "quantization_config=BitsAndBytesConfig(load_in_4bit=True) is not taken over",
+    ],
+    "needed": [
+        "GRPOConfig(**changed) is not taken over: give its arguments as flags",
+        "reward_funcs=own.score is not taken over: give --reward rewards.py:score",
+        ".map(own.to_chat): --prompt_data reads the rows as they are stored",
+    ],
+    "first": ["NCCL_DEBUG: set in the script"],
+    "notes": [
+        "gradient_checkpointing_kwargs=own.kinds(): it is so here",
+        "processing_class: the tokeniser is the model's, in both",
+    ],
+}
+
+
+def test_no_argument_of_a_script_is_lost_without_a_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(OBJECTS)
+    code, out, _ = run(capsys, "--json", str(script))
+    row = json.loads(out)
+    assert code == 1
+    told = {title: "\n".join(row[title]) for title in SENTENCES}
+    for title, sentences in SENTENCES.items():
+        assert [one for one in sentences if one not in told[title]] == [], told
+    assert "optimizers" not in "".join(told.values())
+    made = flags(run(capsys, str(script))[1])
+    names = ("--pretrain", "--init_kl_coef", "--top_p", "--max_steps", "--temperature")
+    assert [made.get(name) for name in names] == [["m/m"], ["0.04"], ["0.9"], ["40"], None]
+
+
+UNSLOTH = """\
+from unsloth import FastLanguageModel
+from trl import GRPOConfig, GRPOTrainer
+from trl.rewards import accuracy_reward
+model, tokenizer = FastLanguageModel.from_pretrained(model_name="u/m", fast_inference=True)
+model = FastLanguageModel.get_peft_model(model, r=32, target_modules=["q_proj"])
+args = GRPOConfig(output_dir="o", eval_strategy="steps")
+GRPOTrainer(model=model, reward_funcs=[accuracy_reward], args=args, eval_dataset=held_out())
+"""
+
+
+def test_a_model_that_a_package_of_adapters_loads_is_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(UNSLOTH)
+    _, out, err = run(capsys, str(script))
+    made = flags(out)
+    assert (made["--pretrain"], made["--lora_rank"]) == (["u/m"], ["32"])
+    assert (made["--reward"], made["--label_key"]) == (["math-verify:1"], ["solution"])
+    assert "fast_inference=True is not taken over" in err
+    assert "eval_dataset=held_out() is not taken over: give --eval_dataset FILE" in err

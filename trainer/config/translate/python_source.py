@@ -1,0 +1,156 @@
+"""What the source of a Python script says: its calls, and what its names stand for. Nothing runs.
+
+A name stands for its value if the script assigns it once, and changes it nowhere.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+MOST_SHOWN = 60
+"""Characters of an argument in a sentence."""
+CHANGES = ("append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
+"""Methods that change a list or a dictionary."""
+BUILT = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Source:
+    """A script's syntax; that of an empty one if it is not here, or is no Python."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        try:
+            self.tree = ast.parse(Path(file).read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            self.tree = ast.Module([], [])
+        self.nodes = [*ast.walk(self.tree)]
+        self.imports = {
+            alias.asname or alias.name: f"{'.' * one.level}{one.module or ''}.{alias.name}"
+            for one in self.nodes
+            if isinstance(one, ast.ImportFrom)
+            for alias in one.names
+        }
+        """A name → module and name from which the script imports it."""
+        self.modules = {
+            alias.asname or alias.name: alias.name
+            for one in self.nodes
+            if isinstance(one, ast.Import)
+            for alias in one.names
+        }
+        """A name → the module that it is."""
+        self.classes = {one.name: one for one in self.nodes if isinstance(one, ast.ClassDef)}
+        self.functions = {one.name for one in self.nodes if isinstance(one, FUNCTIONS)}
+
+    def kinds(self, name: str) -> dict[str, str]:
+        """Return the names by which a class is called here → the script's own subclass, or ""."""
+        found = {name: ""}
+        found |= {one: "" for one, whole in self.imports.items() if whole.endswith(f".{name}")}
+        for own, node in self.classes.items():
+            if any(named(base) in found for base in node.bases):
+                found[own] = own
+        return found
+
+    def calls(self, names: Collection[str]) -> list[ast.Call]:
+        return [one for one in self.nodes if isinstance(one, ast.Call) and named(one.func) in names]
+
+    def resolved(self, node: ast.expr) -> ast.expr:
+        """Return what a name stands for; else the node itself."""
+        if not isinstance(node, ast.Name):
+            return node
+        values = self._values(node.id)
+        return values[0] if len(values) == 1 and values[0] is not None else node
+
+    def _values(self, name: str) -> list[ast.expr | None]:
+        """Return all that a name may stand for; None for what is not written as an expression."""
+        found: list[ast.expr | None] = []
+        for one in self.nodes:
+            if isinstance(one, BUILT):
+                for to in targets(one):
+                    if plain_name(to) == name:
+                        found.append(one.value)
+                    elif isinstance(to, ast.Tuple | ast.List) and name in map(plain_name, to.elts):
+                        found.append(None)
+            elif (isinstance(one, ast.arg) and one.arg == name) or _changes(one, name):
+                found.append(None)
+        return found
+
+    def arguments(self, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+        """Yield the named arguments, and of each `**NAME` what its dictionary has.
+
+        The name is "" for one whose dictionary is not written in the script.
+        """
+        for one in call.keywords:
+            yield from [(one.arg, one.value)] if one.arg else self.entries(one.value)
+
+    def entries(self, node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+        """Yield what a dictionary has: key and value; the key is "" for a part not written."""
+        found = self.resolved(node)
+        if isinstance(found, ast.Dict):
+            for key, value in zip(found.keys, found.values, strict=True):
+                if key is None:
+                    yield from self.entries(value)
+                elif isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, value
+                else:
+                    yield "", node
+        elif isinstance(found, ast.Call) and named(found.func) == "dict":
+            for one in found.args:
+                yield from self.entries(one)
+            yield from self.arguments(found)
+        else:
+            yield "", node
+
+    def changes(self, names: Collection[str]) -> Iterator[tuple[str, ast.expr]]:
+        """Yield the attributes that the script sets on objects of these names."""
+        for one in self.nodes:
+            if isinstance(one, ast.Assign | ast.AnnAssign) and one.value is not None:
+                for to in targets(one):
+                    if isinstance(to, ast.Attribute) and plain_name(to.value) in names:
+                        yield to.attr, one.value
+
+
+def _changes(one: ast.AST, name: str) -> bool:
+    """Whether a part of the syntax changes what a name stands for."""
+    if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
+        return one.func.attr in CHANGES and plain_name(one.func.value) == name
+    if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store | ast.Del):
+        return plain_name(one.value) == name
+    if isinstance(one, ast.For | ast.AugAssign | ast.comprehension):
+        return plain_name(one.target) == name
+    return False
+
+
+def targets(one: ast.Assign | ast.AnnAssign | ast.NamedExpr) -> list[ast.expr]:
+    return one.targets if isinstance(one, ast.Assign) else [one.target]
+
+
+def named(node: ast.AST) -> str:
+    """Return the last name of `a.b.c`; "" of another expression."""
+    return str(getattr(node, "id", getattr(node, "attr", "")))
+
+
+def plain_name(node: ast.AST) -> str:
+    """Return a name that stands alone; "" of another expression."""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def constant(node: ast.expr) -> object:
+    """Return a number, a text, a switch, or a list of them; None of another expression."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    scalars = value if isinstance(value, list | tuple) else [value]
+    return value if all(isinstance(one, str | int | float) for one in scalars) else None
+
+
+def is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def shown(node: ast.expr) -> str:
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"

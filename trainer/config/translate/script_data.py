@@ -1,0 +1,122 @@
+"""Which data set a script of TRL's GRPO loads, and what it changes in the rows."""
+
+from __future__ import annotations
+
+import ast
+
+from trainer.config.translate.python_source import (
+    BUILT,
+    Source,
+    constant,
+    is_none,
+    named,
+    plain_name,
+    shown,
+    targets,
+)
+
+LOAD = "load_dataset"
+LOADERS = (LOAD, "load_from_disk", "from_list", "from_dict", "from_json", "from_pandas")
+FILES = ("json", "csv", "parquet", "text")
+"""What load_dataset calls the kinds of files, which are named by data_files."""
+CHANGES = (
+    "map", "filter", "select", "take", "skip", "shard", "train_test_split", "cast", "cast_column",
+    "rename_column", "rename_columns", "remove_columns", "select_columns", "add_column", "flatten",
+)  # fmt: skip
+"""Methods of a data set that change its rows."""
+JOINS = ("concatenate_datasets", "interleave_datasets")
+ROWS = "--prompt_data reads the rows as they are stored"
+USELESS = ("streaming", "num_proc", "cache_dir", "token", "trust_remote_code", "keep_in_memory")
+KNOWN = ("path", "name", "split", "data_files", *USELESS)
+
+
+class Data:
+    """The flags of TRL that say the data set, and sentences on what they do not say."""
+
+    def __init__(self, source: Source, trains: bool) -> None:
+        self.source = source
+        self.flags: dict[str, str] = {}
+        self.untold: list[tuple[str, str]] = []
+        """What is not taken over, and what to give."""
+        calls = source.calls([LOAD])
+        if len(calls) == 1:
+            self._of_load(calls[0])
+        elif calls:
+            said = " and ".join(shown(call) for call in calls)
+            self.untold.append((said, "give --prompt_data"))
+        elif trains:
+            self.untold.append(("train_dataset", "give --prompt_data"))
+        self.changes = self._changes()
+        """A sentence on what the script changes in the rows; "" if nothing."""
+
+    def _of_load(self, call: ast.Call) -> None:
+        given = dict(self.source.arguments(call))
+        given |= dict(zip(("path", "name"), call.args, strict=False))
+        values = {key: constant(self.source.resolved(one)) for key, one in given.items()}
+        name = values.get("path")
+        if name in FILES:
+            name = values.get("data_files")
+            given.pop("data_dir", None)
+        if not isinstance(name, str):
+            self.untold.append((shown(call), "give --prompt_data"))
+            return
+        self.flags["dataset_name"] = name
+        for key, flag in (("name", "dataset_config"), ("split", "dataset_train_split")):
+            value = values.get(key)
+            if isinstance(value, str):
+                self.flags[flag] = value
+            elif key in given and not is_none(given[key]):
+                remedy = "behind a colon of --prompt_data" if key == "name" else "by --prompt_split"
+                said = f"{LOAD}({key}={shown(given[key])})"
+                self.untold.append((said, f"give it {remedy}"))
+        for key, node in given.items():
+            if key not in KNOWN:
+                said = f"{LOAD}({key}={shown(node)})" if key else f"{LOAD}(**{shown(node)})"
+                self.untold.append((said, "give --prompt_data with the files themselves"))
+
+    def _changes(self) -> str:
+        names = self._names()
+        found: dict[str, None] = {}
+        calls = [one for one in self.source.nodes if isinstance(one, ast.Call)]
+        for call in sorted(calls, key=lambda one: (one.end_lineno or 0, one.end_col_offset or 0)):
+            changes = isinstance(call.func, ast.Attribute) and call.func.attr in CHANGES
+            if named(call.func) in JOINS:
+                found[named(call.func)] = None
+            elif changes and self._is_data(call.func, names):
+                found[f".{named(call.func)}({', '.join(map(shown, call.args))})"] = None
+        if not found:
+            return ""
+        return (
+            f"{', '.join(found)}: {ROWS}, and not as the script changes them. Write the changed "
+            'rows by data.to_json("train.jsonl") and give that file, or name the columns by '
+            "--input_key and --label_key"
+        )
+
+    def _names(self) -> set[str]:
+        """Return the names of data sets: what loads one, or is made of one."""
+        names: set[str] = set()
+        built = [one for one in self.source.nodes if isinstance(one, BUILT) and one.value]
+        for _ in range(len(built)):
+            before = len(names)
+            for one in built:
+                if one.value is not None and self._is_data(one.value, names):
+                    for to in targets(one):
+                        parts = to.elts if isinstance(to, ast.Tuple) else [to]
+                        names |= {plain_name(part) for part in parts} - {""}
+            if len(names) == before:
+                break
+        return names
+
+    def _is_data(self, node: ast.expr, names: set[str]) -> bool:
+        """Whether an expression is a data set: its first part loads one, or has such a name."""
+        while True:
+            if isinstance(node, ast.Name):
+                return node.id in names
+            if isinstance(node, ast.Call):
+                if named(node.func) in (*LOADERS, *JOINS):
+                    return True
+                node = node.func
+            elif isinstance(node, ast.Attribute | ast.Subscript):
+                node = node.value
+            else:
+                return False

@@ -1,0 +1,100 @@
+"""What the objects of a script of TRL's GRPO have here: model, adapter, and the trainer's parts."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from trainer.config.translate.python_source import FUNCTIONS, Source, constant, is_none, named
+
+SLOTS = (
+    "model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class",
+    "reward_processing_classes", "callbacks", "optimizers", "quantization_config", "peft_config",
+    "tools", "rollout_func", "environment_factory",
+)  # fmt: skip
+"""The arguments of TRL 1.16's GRPOTrainer, in their order."""
+EPISODES = "episodes of several turns are environments: --environment or --agent_func_path"
+QUANTISED = ("quantization_config", "load_in_8bit", "load_in_4bit")
+OTHERS = {
+    "processing_class": "the tokeniser is the one in the model's directory: save it there",
+    "reward_processing_classes": "a reward model has its own tokeniser, from its directory",
+    "callbacks": "hooks in the loop are absent; metrics.jsonl has each step",
+    "optimizers": "AdamW is the only optimizer: give --lr_scheduler and --actor_learning_rate",
+    "quantization_config": "weights are bf16 or fp32",
+    "tools": EPISODES,
+    "rollout_func": EPISODES,
+    "environment_factory": EPISODES,
+}
+"""Arguments of the trainer that have no counterpart → why, or what to give."""
+OF_FILES = ("parse_yaml_file", "parse_json_file", "parse_dict")
+"""Methods of a parser that do not read the command."""
+PATHS = ("pretrained_model_name_or_path", "model_name")
+"""How from_pretrained calls its first argument; the second is unsloth's."""
+OF_WEIGHTS = {
+    **{"torch_dtype": "dtype", "dtype": "dtype", "attn_implementation": "attn_implementation"},
+    **{"trust_remote_code": "trust_remote_code", "revision": "model_revision"},
+    **{"load_in_4bit": "load_in_4bit", "load_in_8bit": "load_in_8bit"},
+}
+"""Arguments of from_pretrained → the flags of TRL that say them."""
+NEEDLESS_WEIGHTS = ("device_map", "low_cpu_mem_usage", "use_cache", "cache_dir", "token")
+ADAPTER_DEFAULTS = {"use_peft": True, "lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0}
+"""Those of the package peft, which are not those of TRL's flags."""
+OF_ADAPTER = {
+    **{"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"},
+    **{"target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save"},
+    **{"use_rslora": "use_rslora", "use_dora": "use_dora"},
+}
+"""Arguments of LoraConfig → the flags of TRL that say them."""
+USUAL = {
+    **{"bias": "none", "task_type": None, "inference_mode": False, "init_lora_weights": True},
+    **{"use_gradient_checkpointing": None, "random_state": None, "fan_in_fan_out": False},
+}
+"""Arguments of an adapter that change nothing with this value; None: with any."""
+
+
+def is_nothing(node: ast.expr) -> bool:
+    """Whether an expression is None, or has only that."""
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    return all(map(is_none, parts))
+
+
+def loads_of_models(source: Source) -> list[ast.Call]:
+    """Return the calls that load a model, by the names of their classes."""
+    calls = source.calls(["from_pretrained"])
+    classes = [named(getattr(call.func, "value", call.func)) for call in calls]
+    return [call for call, one in zip(calls, classes, strict=True) if "Model" in one or "LM" in one]
+
+
+def is_usual(key: str, value: object) -> bool:
+    return key in USUAL and USUAL[key] in (None, value)
+
+
+def is_of_model(source: Source, found: ast.expr, slots: Mapping[str, ast.expr]) -> bool:
+    """Whether a tokeniser is loaded from where the model is."""
+    if not (isinstance(found, ast.Call) and named(found.func) == "from_pretrained" and found.args):
+        return False
+    model = source.resolved(slots.get("model", found))
+    if isinstance(model, ast.Call) and model.args:
+        model = source.resolved(model.args[0])
+    own = source.resolved(found.args[0])
+    return ast.dump(own) == ast.dump(model)
+
+
+def methods(own: ast.ClassDef) -> list[str]:
+    """Return what a class defines: its methods, and its fields."""
+    fields = [named(one.target) for one in own.body if isinstance(one, ast.AnnAssign)]
+    return [*fields, *(one.name for one in own.body if isinstance(one, FUNCTIONS))]
+
+
+def environment(source: Source) -> Iterator[str]:
+    """Yield the variables that a script sets in its own environment."""
+    for one in source.nodes:
+        if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store):
+            name = constant(one.slice)
+            if named(one.value) == "environ" and isinstance(name, str):
+                yield name
+        elif isinstance(one, ast.Call) and named(one.func) == "setdefault" and one.args:
+            name = constant(one.args[0])
+            of = one.func.value if isinstance(one.func, ast.Attribute) else one.func
+            if named(of) == "environ" and isinstance(name, str):
+                yield name
