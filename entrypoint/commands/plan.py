@@ -126,6 +126,8 @@ def plan(
     if wrong := [one for one in wrong if one not in missing]:
         if away := next(filter(recipe.may_assume, wrong), None):
             wrong[wrong.index(away)] = f"{ended(away)} {ASSUME}"
+        if all(isinstance(one, NotHere) for one in wrong):  # the job itself may be wrong, too
+            warnings += recipe.warnings(settings)
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)
     if missing:

@@ -16,12 +16,19 @@ from trainer.config.config import Config
 from trainer.config.read_flags import aliases
 from trainer.config.translate import python_script, shell
 from trainer.config.translate.rows import UNSET, Command
+from trainer.config.translate.trl import TRL as TRL_TABLE
 
 OPENRLHF, VERL, TRL = "openrlhf", "verl", "trl"
-TRAINERS = (OPENRLHF, VERL, TRL)
+TRAINERS = {OPENRLHF: "OpenRLHF", VERL: "verl", TRL: "TRL"}
+"""By what --from calls them."""
 PROGRAMS = (
     (OPENRLHF, OPENRLHF_PPO),
-    (VERL, re.compile(r"verl\.trainer\.main_ppo|(.*/)?main_ppo\.py|([\w.]+\.)?main_dapo")),
+    (
+        VERL,
+        re.compile(
+            r"verl\.trainer\.main_ppo|(.*/)?main_ppo\.py|([\w.]+\.)?main_dapo|(.*/)?main_dapo\.py"
+        ),
+    ),
     (TRL, re.compile(r"trl\.scripts\.grpo|(.*/)?\w*grpo\w*\.py")),
 )
 TRL_PROGRAM = re.compile(rf"(?:[^=]*/)?trl|{UNSET}\((?:which|command -v) trl\)")
@@ -37,6 +44,17 @@ OTHERS = re.compile(
 """Programs of these projects that are not PPO or GRPO."""
 RELATIVES = re.compile(r"(verl|recipe)(\.\w+)*\.\w*main\w*|(.*/)?\w*main_(ppo|grpo)\w*\.py")
 """Programs on verl's code with keys of their own, such as its asynchronous trainers."""
+DAPO = (
+    "what it adds to main_ppo is here --dynamic_filtering (filter_groups), --overlong_buffer_len "
+    "(overlong_buffer_cfg) and --eps_clip_low_high (clip_ratio_high)"
+)
+RELATED = (
+    (re.compile(r".*(async|one_step_off).*"),
+     "Generation beside the training is --async_train here, with --max_staleness"),
+    (re.compile(r".*eval.*"), "Held-out prompts are scored while it trains: --eval_dataset"),
+    (re.compile(r".*"), "As far as known, no flag of Rollcall does what it adds"),
+)  # fmt: skip
+"""Such a program's name → what does the same here."""
 SET = re.compile(r"(?:^|[\s;(])([A-Za-z_]\w*)\+?=")
 """An assignment, in a script that is read in parts."""
 REMOTE = {"docker", "podman", "ssh", "singularity", "apptainer", "kubectl"}
@@ -54,7 +72,7 @@ def of_words(words: Sequence[str], trainer: str = "") -> Command:
         return of_script(words[0], {}, trainer)  # the whole command in quotes
     found = _command(list(words), trainer)
     if found is None:
-        raise TranslateError(_why_none([list(words)]))
+        raise TranslateError(_why_none([list(words)], trainer))
     return found
 
 
@@ -75,7 +93,7 @@ def of_script(
         one = _command(commands[0], trainer)
         found = [_of_script(one, scripts[-1])] if one else []
     if not found:
-        raise TranslateError(_why_none(commands) + _why_ended(scripts[0]))
+        raise TranslateError(_why_none(commands, trainer) + _why_ended(scripts[0]))
     if number is not None and not 1 <= number <= len(found):
         raise TranslateError(f"--number {number}: the script has the commands 1 to {len(found)}")
     if number is not None:
@@ -163,6 +181,8 @@ def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | N
     """Return the command; None if it is not a trainer's. `bare`: flags alone may be a command."""
     found = _program_in(words)
     scripts = [place for place, word in enumerate(words) if word.endswith(".py")]
+    if wanted and (_seems(words) not in ("", wanted) or (found is None and _is_other(words))):
+        return None
     if found is None and wanted == TRL and scripts:
         found = TRL, scripts[0]
     if found is None:
@@ -178,10 +198,42 @@ def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | N
     exported = tuple(match[1] for word in before if (match := ASSIGNMENT.fullmatch(word)))
     if trainer == VERL:
         given, strange = _overrides(rest)
-        return Command(VERL, given, strange, program=program, exported=exported)
+        idle = (f"{program}: {DAPO}",) if "main_dapo" in program else ()
+        return Command(VERL, given, strange, program=program, exported=exported, idle=idle)
     given, strange = _flags(rest)
     launcher = _flags(before)[0] if trainer == TRL else {}
     return Command(trainer, given, strange, launcher, program, exported)
+
+
+def _seems(words: Sequence[str]) -> str:
+    """Return the trainer whose command the words surely are; "" if that is not clear.
+
+    A module tells it, and the text of a Python script; else the form and the names of the flags.
+    """
+    found = _program_in(words)
+    if found and not words[found[1]].endswith(".py"):
+        return found[0]
+    if found and python_script.is_grpo(words[found[1]], ()):
+        return TRL
+    rest = words[found[1] + 1 :] if found else words
+    names = {word[2:].partition("=")[0].replace("-", "_") for word in rest if word[:2] == "--"}
+    names = {name for name in names if not name.startswith("config_")}
+    keys = [match["key"] for word in rest if (match := OVERRIDE.fullmatch(word))]
+    if any("." in key for key in keys):
+        return "" if names else VERL
+    rows = TRL_TABLE.rows
+    theirs, ours = names & {row.theirs for row in rows}, names & set(aliases(Config))
+    if bool(theirs - ours) == bool(ours - theirs):
+        return ""
+    return TRL if theirs - ours else OPENRLHF
+
+
+def _is_other(words: Sequence[str]) -> bool:
+    """Whether the words run a program of these projects that is not PPO or GRPO."""
+    scripts = (word for word in words if word.endswith(".py"))
+    return any(OTHERS.fullmatch(word) for word in words) or any(
+        python_script.other_trainer(one)[0] for one in scripts
+    )
 
 
 def _of_flags(words: Sequence[str]) -> str:
@@ -222,7 +274,17 @@ def _overrides(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], tuple[
     return given, tuple(strange)
 
 
-def _why_none(commands: Sequence[Sequence[str]]) -> str:
+def _why_none(commands: Sequence[Sequence[str]], wanted: str) -> str:
+    trained = [words for words in commands if _program_in(words)]
+    for words in trained or (commands if len(commands) == 1 else []):
+        seems = _seems(words)
+        if wanted and seems not in ("", wanted):
+            found = _program_in(words)
+            what = words[found[1]] if found else next(iter(words), "")
+            return (
+                f"--from {wanted}: {what} seems to be a command of {TRAINERS[seems]}, not of "
+                f"{TRAINERS[wanted]}. Give --from {seems}, or leave --from out"
+            )
     others = [word for words in commands for word in words if OTHERS.fullmatch(word)]
     pairs = (pair for words in commands for pair in pairwise(words))
     others += [f"trl {name}" for program, name in pairs if PurePath(program).name == "trl"]
@@ -234,8 +296,9 @@ def _why_none(commands: Sequence[Sequence[str]]) -> str:
     )
     if relatives and not others:
         return (
-            f"{relatives[0]} is another program than verl's main_ppo, and has keys of its own. Run "
-            "it as it is (docs/recipes/verl.md), or give the keys of main_ppo alone after --"
+            f"{relatives[0]} is another program than verl's main_ppo, and has keys of its own. "
+            f"{next(hint for name, hint in RELATED if name.fullmatch(relatives[0]))}. Run it as it "
+            "is (docs/recipes/verl.md), or give the keys of main_ppo alone after --"
         )
     named = next(iter([*others, *inner]), "")
     mistyped = named.removeprefix("trl ")
@@ -247,6 +310,14 @@ def _why_none(commands: Sequence[Sequence[str]]) -> str:
     if scripts and not named:
         script, words = scripts[0]
         typed = shlex.join(words).replace(UNSET, "$")
+        other, stage = python_script.other_trainer(script)
+        if other:
+            instead = f", or write the flags of `rollcall {stage}`" if stage else ""
+            return (
+                f"{script} builds a {other}, and only GRPOTrainer is translated. Run it as it is: "
+                f"`rollcall up {typed}` (docs/recipes/trl.md){instead}"
+                + (" (docs/supervised.md)" if stage else "")
+            )
         return (
             f"{script}: neither its flags nor its text have what TRL's GRPO has. It runs as it is: "
             f"`rollcall up {typed}` (docs/from-trl.md). If it is GRPO all the same, add --from trl"

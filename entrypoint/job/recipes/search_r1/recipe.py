@@ -32,6 +32,7 @@ from entrypoint.job.recipes.search_r1 import checkpoints
 from entrypoint.job.recipes.search_r1.checkpoints import ACTOR, CRITIC, SearchR1Checkpoint
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.job.recipes.verl import command_line as verl_command_line
+from entrypoint.job.recipes.verl import installed
 from entrypoint.job.recipes.verl import recipe as verl
 from entrypoint.job.recipes.verl.command_line import (
     HDFS,
@@ -41,6 +42,7 @@ from entrypoint.job.recipes.verl.command_line import (
     VerlCommand,
     parse,
 )
+from trainer.config.translate.verl import SEARCH_R1
 
 NAME, MODULE = "search-r1", "search_r1"
 URL, SEARCHES = "retriever.url", "do_search"
@@ -83,11 +85,12 @@ class SearchR1(verl.AnyVerl):
         found += _retriever_faults(settings, command)
         if not any(found):
             completed = _completed(settings, command, None)
-            found += verl.lacks(settings, command, completed.overrides)
+            found += installed.lacks(settings, command, completed.overrides)
         return [sentence for sentence in found if sentence]
 
     def warnings_of(self, settings: Settings, command: VerlCommand) -> Iterator[str]:
         yield from super().warnings_of(settings, command)
+        yield from installed.likely_mistakes(settings, command, SEARCH_R1)
         yield from _warnings(settings, command)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from contract.options import did_you_mean
+from contract.options import did_you_mean, nearest
 from entrypoint.job.recipes.verl.command_line import OVERRIDE
 
 ENGINE = "model_engine"
@@ -52,6 +52,21 @@ def strange(program: Path, package: Path, overrides: Sequence[str]) -> Iterator[
             otherwise = f"leave it out, or give +{key} to add it"
             hint = did_you_mean(key, known, otherwise, cutoff=0.8)
             yield f"{key} is not a key of this verl: {hint}"
+
+
+def near(key: str, known: Sequence[str]) -> str:
+    """Return the known key of which one name between the dots is misspelt in `key`; "" if none."""
+    names = key.split(".")
+    for place, name in enumerate(names):
+        around = names[:place], names[place + 1 :]
+        alike = [
+            other[place]
+            for other in (one.split(".") for one in known)
+            if len(other) == len(names) and (other[:place], other[place + 1 :]) == around
+        ]
+        if found := nearest(name, alike, cutoff=0.8):
+            return ".".join([*around[0], found, *around[1]])
+    return ""
 
 
 def absent_files(program: Path, words: Sequence[str], here: Path | None) -> Iterator[str]:

@@ -24,15 +24,12 @@ from entrypoint.job.recipes.command.recipe import (
     runtime_environment,
 )
 from entrypoint.job.recipes.interpreters import (
-    brings,
     has_module,
     interpreter_for,
-    package_of,
-    source_of,
     unanswered,
 )
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
-from entrypoint.job.recipes.verl import checkpoints, command_line, keys
+from entrypoint.job.recipes.verl import checkpoints, command_line, installed
 from entrypoint.job.recipes.verl.command_line import (
     DIRECTORY,
     FREQUENCY,
@@ -44,10 +41,10 @@ from entrypoint.job.recipes.verl.command_line import (
     VerlCommand,
     parse,
 )
+from entrypoint.job.recipes.verl.installed import PACKAGE
 from entrypoint.run.failure_classes import FailureClass
+from trainer.config.translate.verl import VERL
 
-PACKAGE, RECIPES = "verl", "recipe"
-"""`recipe` is a directory beside the package in verl's repository."""
 SAVE_EVERY = 20
 """Steps between two checkpoints, if the user does not say: verl's default is never."""
 NUMBER = r"(?:np\.float\d+\()?(?P<{}>[-+.\de]+)"
@@ -195,7 +192,7 @@ class Verl(AnyVerl):
         found += needless_variables(settings)
         found += [*command_line.faults(command), *_start_faults(settings, command)]
         if not any(found):
-            found += lacks(settings, command, _completed(settings, command).overrides)
+            found += installed.lacks(settings, command, _completed(settings, command).overrides)
         return [sentence for sentence in found if sentence]
 
     def warnings_of(self, settings: Settings, command: VerlCommand) -> Iterator[str]:
@@ -264,54 +261,6 @@ def _idle(command: VerlCommand, gpus: Sequence[int]) -> str:
     return f"the job uses {used} of {offered} GPUs ({keys}): leave both keys out to have more"
 
 
-def lacks(settings: Settings, command: VerlCommand, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield what the installed verl lacks of a command: its module, or keys of its configuration.
-
-    `overrides`: those of the command as it will run.
-    """
-    module, top = command.program[-1], _top(command)
-    python = interpreter_for(command.interpreter, PACKAGE)
-    if not top:
-        return
-    if (own := package_of(settings, command.variables, python, top)) is None:
-        if top != PACKAGE and not brings(settings, command.variables, top):
-            yield f"{python} finds no {top}, and so no {module}: give a working_dir that has it"
-        return
-    verl = package_of(settings, command.variables, python, PACKAGE)
-    if (program := source_of(own, module)) is None:
-        yield f"{own} has no {module}: give a module that this release has"
-        return
-    elsewhere = "working_dir" in settings.runtime_env
-    yield from keys.absent_files(program, overrides, None if elsewhere else Path.cwd())
-    if verl is not None:
-        yield from keys.strange(program, verl, overrides)
-
-
-def _top(command: VerlCommand) -> str:
-    """Return the package of the module that runs; "" if it is none of verl's."""
-    top = command.program[-1].partition(".")[0] if command.program[-2:-1] == ("-m",) else ""
-    return top if top in (PACKAGE, RECIPES) else ""
-
-
-def not_checked(settings: Settings, command: VerlCommand) -> str:
-    """Return why the keys are checked only when the program starts; "" if they are before."""
-    python, top = interpreter_for(command.interpreter, PACKAGE), _top(command)
-    verl = package_of(settings, command.variables, python, PACKAGE)
-    own = package_of(settings, command.variables, python, top) if top else None
-    program = source_of(own, command.program[-1]) if own else None
-    if not top:
-        why = "it is not a module of verl"
-    elif verl is None or program is None:
-        if not brings(settings, command.variables, top):
-            return ""  # a fault says that it is not there
-        why = "the job may bring its own verl"
-    elif not keys.is_checked(program, verl, command.overrides):
-        why = "only Hydra puts this configuration together"
-    else:
-        return ""
-    return f"{command.program[-1]}: its keys are not checked before it starts, because {why}"
-
-
 def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
     """Return the command with checkpoints, resume and log as the supervision needs them."""
     directory = RECIPE.directory(settings, command)
@@ -345,8 +294,9 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
 
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
-    if unchecked := not_checked(settings, command):
+    if unchecked := installed.not_checked(settings, command):
         yield unchecked
+    yield from installed.likely_mistakes(settings, command, VERL)
     if by_uv := command_line.workers_by_uv(command):
         python = interpreter_for(command.interpreter, PACKAGE)
         yield (

@@ -24,6 +24,7 @@ from entrypoint.job.recipes.interpreters import has_module, interpreter_for, una
 from entrypoint.job.recipes.torchrun.recipe import TorchRun
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.job.recipes.verl import command_line as of_verl
+from entrypoint.job.recipes.verl import installed
 from entrypoint.job.recipes.verl import recipe as verl
 from entrypoint.job.recipes.verl.command_line import (
     DIRECTORY,
@@ -80,7 +81,7 @@ class VerlSft(TorchRun):
         found += [*of_verl.resume_faults(command), *of_verl.common_faults(command, NAME)]
         found += [_no_verl(settings, command), *_start_faults(settings, command)]
         if not any(found):
-            found += verl.lacks(settings, command, _completed(settings, command).overrides)
+            found += installed.lacks(settings, command, _completed(settings, command).overrides)
         return [sentence for sentence in found if sentence]
 
     def flags(self, settings: Settings) -> Mapping[str, str]:
@@ -163,7 +164,7 @@ def _command(settings: Settings) -> VerlCommand:
 
 def _with_python(words: Sequence[str], command: VerlCommand) -> Sequence[str]:
     """Return the words of the launch with the path of the Python on PATH if only that has verl."""
-    python = interpreter_for(command.interpreter, verl.PACKAGE)
+    python = interpreter_for(command.interpreter, installed.PACKAGE)
     if command.interpreter is not None or python == sys.executable:
         return words
     place = len(words) - len(variables_before(words)[1])
@@ -194,8 +195,8 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
 
 
 def _no_verl(settings: Settings, command: VerlCommand) -> str:
-    python = interpreter_for(command.interpreter, verl.PACKAGE)
-    if set(NEEDS_INSTALL) & set(settings.runtime_env) or has_module(python, verl.PACKAGE):
+    python = interpreter_for(command.interpreter, installed.PACKAGE)
+    if set(NEEDS_INSTALL) & set(settings.runtime_env) or has_module(python, installed.PACKAGE):
         return ""
     return unanswered("verl", python) or NotHere(NOT_HERE.format(python=python))
 
@@ -211,7 +212,7 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
 
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
-    if unchecked := verl.not_checked(settings, command):
+    if unchecked := installed.not_checked(settings, command):
         yield unchecked
     unsaved = "the only checkpoint is the last, so each attempt begins anew"
     yield from verl.usual_warnings(settings, command, _directory(settings, command), unsaved)

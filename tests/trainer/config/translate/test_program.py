@@ -41,6 +41,16 @@ def test_a_command_needs_no_dashes(capsys: pytest.CaptureFixture[str], own: list
     assert run(capsys, *own, *typed)[0] == run(capsys, *own, "--", *typed)[0] == 0
 
 
+def test_dapo_s_own_keys_are_told_with_their_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    for program in ("-m recipe.dapo.main_dapo", "recipe/dapo/main_dapo.py"):
+        keys = "algorithm.filter_groups.enable=True actor_rollout_ref.actor.clip_ratio_high=0.28"
+        _, out, err = run(capsys, *f"python3 {program} {MODEL} {keys}".split())
+        made = flags(out)
+        assert (made["--dynamic_filtering"], made["--eps_clip_low_high"]) == ([], ["0.2", "0.28"])
+        assert "main_dapo" in err
+        assert "is here --dynamic_filtering (filter_groups), --overlong_buffer_len" in err
+
+
 def test_a_script_that_is_not_there_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["nowhere.sh", "--json"], ["nowhere"], ["nowhere.sh", "--number=2"]):
         code, _, err = run(capsys, *words)

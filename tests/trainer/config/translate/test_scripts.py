@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.translate import flags, run
 
-
 OBJECTS = """\
 import os
 from dataclasses import dataclass
@@ -78,6 +77,25 @@ def test_no_argument_of_a_script_is_lost_without_a_sentence(
     made = flags(run(capsys, str(script))[1])
     names = ("--pretrain", "--init_kl_coef", "--top_p", "--max_steps", "--temperature")
     assert [made.get(name) for name in names] == [["m/m"], ["0.04"], ["0.9"], ["40"], None]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        ("SFT", "(docs/recipes/trl.md), or write the flags of `rollcall sft` (docs/supervised.md)"),
+        ("KTO", "(docs/recipes/trl.md)\n"),
+    ],
+)
+@pytest.mark.parametrize("own", [[], ["--from", "trl"], ["--from", "verl"]])
+def test_a_script_of_another_trainer_is_refused_by_its_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, trainer: str, said: str, own: list[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"from trl import {trainer}Trainer as T\nT(model='m/m').train()\n")
+    code, out, err = run(capsys, *own, "--", "python", str(script))
+    assert (code, out) == (64, "")
+    assert f"{script} builds a {trainer}Trainer, and only GRPOTrainer is translated" in err
+    assert f"`rollcall up python {script}` {said}" in err
 
 
 UNSLOTH = """\

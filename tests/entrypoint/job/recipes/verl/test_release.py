@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,30 @@ def test_a_configuration_that_is_not_judged_is_told(
     assert any("its keys are not checked before it starts" in x for x in RECIPE.warnings(settings))
     judged = read_settings(given, [python, "-m", MAIN, "trainer.nnodes=2"])
     assert not any("not checked" in one for one in RECIPE.warnings(judged))
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("actor_rollout_ref.actor.optm.lr=1e-6", "actor_rollout_ref.actor.optim.lr"),
+        ("data.train_batchsize=8", "data.train_batch_size"),
+        ("data.of_another_release=8", ""),
+        ("actor_rollout_ref.rollout.m=8", ""),
+        ("+data.train_batchsize=8", ""),
+        ("data.train_batch_size=8", ""),
+    ],
+)
+def test_a_likely_mistake_is_a_warning_only_where_verl_is_not_here(
+    tmp_path: Path, python: str, word: str, near: str
+) -> None:
+    said = f"{word.partition('=')[0]} is not a key of verl 0.9: did you mean {near}?"
+    given = {"ROLLCALL_RECIPE": "verl", "ROLLCALL_RUN_DIR": str(tmp_path)}
+    for interpreter, expected in ((sys.executable, [said] if near else []), (python, [])):
+        found = RECIPE.warnings(read_settings(given, [interpreter, "-m", MAIN, word]))
+        assert [one for one in found if "is not a key" in one] == expected
+    fork = {**given, "ROLLCALL_RECIPE": "search-r1"}
+    found = search_r1.RECIPE.warnings(read_settings(fork, [sys.executable, "-m", MAIN, word]))
+    assert any("is not a key of Search-R1" in one for one in found) == bool(near)
 
 
 def test_a_verl_that_the_job_brings_is_not_judged_by_the_installed_one(
