@@ -230,10 +230,10 @@ def _seems(words: Sequence[str]) -> str:
 
 def _is_other(words: Sequence[str]) -> bool:
     """Whether the words run a program of these projects that is not PPO or GRPO."""
+    named = any(OTHERS.fullmatch(word) for word in words)
+    of_trl = any(TRL_PROGRAM.fullmatch(one) and name in OF_TRL for one, name in pairwise(words))
     scripts = (word for word in words if word.endswith(".py"))
-    return any(OTHERS.fullmatch(word) for word in words) or any(
-        python_script.other_trainer(one)[0] for one in scripts
-    )
+    return named or of_trl or any(python_script.other_trainer(one)[0] for one in scripts)
 
 
 def _of_flags(words: Sequence[str]) -> str:
@@ -274,7 +274,8 @@ def _overrides(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], tuple[
     return given, tuple(strange)
 
 
-def _why_none(commands: Sequence[Sequence[str]], wanted: str) -> str:
+def _why_not(commands: Sequence[Sequence[str]], wanted: str) -> str:
+    """Return whose command it seems to be, if not that of --from; "" if that is not clear."""
     trained = [words for words in commands if _program_in(words)]
     for words in trained or (commands if len(commands) == 1 else []):
         seems = _seems(words)
@@ -285,6 +286,28 @@ def _why_none(commands: Sequence[Sequence[str]], wanted: str) -> str:
                 f"--from {wanted}: {what} seems to be a command of {TRAINERS[seems]}, not of "
                 f"{TRAINERS[wanted]}. Give --from {seems}, or leave --from out"
             )
+    return ""
+
+
+def _why_script(script: str, words: Sequence[str]) -> str:
+    """Return why a Python script is not translated."""
+    typed = shlex.join(words).replace(UNSET, "$")
+    other, stage = python_script.other_trainer(script)
+    if not other:
+        return (
+            f"{script}: neither its flags nor its text have what TRL's GRPO has. It runs as it is: "
+            f"`rollcall up {typed}` (docs/from-trl.md). If it is GRPO all the same, add --from trl"
+        )
+    instead = f", or write the flags of `rollcall {stage}` (docs/supervised.md)" if stage else ""
+    return (
+        f"{script} builds a {other}, and only GRPOTrainer is translated. Run it as it is: "
+        f"`rollcall up {typed}` (docs/recipes/trl.md){instead}"
+    )
+
+
+def _why_none(commands: Sequence[Sequence[str]], wanted: str) -> str:
+    if why := _why_not(commands, wanted):
+        return why
     others = [word for words in commands for word in words if OTHERS.fullmatch(word)]
     pairs = (pair for words in commands for pair in pairwise(words))
     others += [f"trl {name}" for program, name in pairs if PurePath(program).name == "trl"]
@@ -308,20 +331,7 @@ def _why_none(commands: Sequence[Sequence[str]], wanted: str) -> str:
             return f"trl has no command {mistyped}{hint}"
     scripts = [(word, words) for words in commands for word in words if word.endswith(".py")]
     if scripts and not named:
-        script, words = scripts[0]
-        typed = shlex.join(words).replace(UNSET, "$")
-        other, stage = python_script.other_trainer(script)
-        if other:
-            instead = f", or write the flags of `rollcall {stage}`" if stage else ""
-            return (
-                f"{script} builds a {other}, and only GRPOTrainer is translated. Run it as it is: "
-                f"`rollcall up {typed}` (docs/recipes/trl.md){instead}"
-                + (" (docs/supervised.md)" if stage else "")
-            )
-        return (
-            f"{script}: neither its flags nor its text have what TRL's GRPO has. It runs as it is: "
-            f"`rollcall up {typed}` (docs/from-trl.md). If it is GRPO all the same, add --from trl"
-        )
+        return _why_script(*scripts[0])
     if stage := OPENRLHF_STAGE.search(named):
         return (
             f"{named} is not a command of PPO or GRPO: give its flags as they are to "

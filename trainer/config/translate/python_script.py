@@ -13,6 +13,7 @@ from trainer.config.translate import script_objects as objects
 from trainer.config.translate.python_source import (
     Source,
     constant,
+    is_empty,
     is_none,
     named,
     plain_name,
@@ -127,18 +128,18 @@ class _Script:
             self._tell("", f"{CONFIG}({_argument(node)})", "give its arguments as flags")
             return
         if key == "model_init_kwargs" and not is_none(node):
-            for name, value in self.source.entries(node):
-                self._of_weights(name, value)
+            for name, one in self.source.entries(node):
+                self._of_weights(name, one)
             return
         rows = TRL.of(key)
         found = self.source.resolved(node)
         value = constant(found)
         if is_none(found):
             self.idle.append(f"{key}=None: the same as without it")
-        elif value is not None and value not in ([], ()):
+        elif value is not None and not is_empty(found):
             self._give(key, value)
-        elif found_flag := next((one.ours for one in rows if one.ours), ""):
-            self._tell(key, f"{key}={shown(node)}", f"give --{found_flag}")
+        elif ours := next((one.ours for one in rows if one.ours), ""):
+            self._tell(key, f"{key}={shown(node)}", f"give --{ours}")
         elif not rows:
             why = f"{TRL.name} has no such argument, as far as known"
             self._tell(key, f"{key}={shown(node)}", why)
@@ -180,16 +181,17 @@ class _Script:
     def _of_model(self, node: ast.expr, found: ast.expr) -> None:
         if isinstance(found, ast.Call) and named(found.func) == "get_peft_model" and found.args:
             found = self.source.resolved(found.args[0])  # its adapter is read by itself
-        is_loaded = isinstance(found, ast.Call) and named(found.func) == "from_pretrained"
-        loads = [found] if isinstance(found, ast.Call) and is_loaded else []
+        loads: list[ast.Call] = []
+        if isinstance(found, ast.Call) and named(found.func) == "from_pretrained":
+            loads = [found]
         if not loads and not isinstance(constant(found), str):
             loads = objects.loads_of_models(self.source)
         for call in loads:
             arguments = dict(self.source.arguments(call))
             named_so = [arguments.pop(key) for key in objects.PATHS if key in arguments]
             first = next(iter([*call.args, *named_so]), None)
-            for key, value in arguments.items():
-                self._of_weights(key, value)
+            for key, one in arguments.items():
+                self._of_weights(key, one)
             if first is not None and len(loads) == 1:
                 found = self.source.resolved(first)
         value = constant(found)
@@ -204,8 +206,8 @@ class _Script:
         flag = objects.OF_WEIGHTS.get(key, "")
         if is_none(found) or flag in self.typed:
             return
-        value = named(found) if flag == "dtype" and isinstance(found, ast.Attribute) else None
-        value = value or constant(found)
+        is_named = flag == "dtype" and isinstance(found, ast.Attribute)
+        value = named(found) if is_named else constant(found)
         if flag and value is not None and value != "auto":
             self._give(flag, value)
         elif key in objects.NEEDLESS_WEIGHTS or value == "auto":

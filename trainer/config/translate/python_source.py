@@ -147,6 +147,10 @@ def constant(node: ast.expr) -> object:
     return value if all(isinstance(one, str | int | float) for one in scalars) else None
 
 
+def is_empty(node: ast.expr) -> bool:
+    return isinstance(node, ast.List | ast.Tuple) and not node.elts
+
+
 def is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 

@@ -42,7 +42,6 @@ from entrypoint.job.recipes.verl.command_line import (
     VerlCommand,
     parse,
 )
-from trainer.config.translate.verl import SEARCH_R1
 
 NAME, MODULE = "search-r1", "search_r1"
 URL, SEARCHES = "retriever.url", "do_search"
@@ -90,7 +89,7 @@ class SearchR1(verl.AnyVerl):
 
     def warnings_of(self, settings: Settings, command: VerlCommand) -> Iterator[str]:
         yield from super().warnings_of(settings, command)
-        yield from installed.likely_mistakes(settings, command, SEARCH_R1)
+        yield from installed.likely_mistakes(settings, command, fork=True)
         yield from _warnings(settings, command)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:

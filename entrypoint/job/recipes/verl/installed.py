@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from entrypoint.config.settings import Settings
+from entrypoint.job.recipes.builtin.verl_keys import known_keys
 from entrypoint.job.recipes.interpreters import brings, interpreter_for, package_of, source_of
 from entrypoint.job.recipes.verl import keys
 from entrypoint.job.recipes.verl.command_line import OVERRIDE, VerlCommand
-from trainer.config.translate.rows import Table
 
 PACKAGE, RECIPES = "verl", "recipe"
 """`recipe` is a directory beside the package in verl's repository."""
@@ -61,21 +61,23 @@ def not_checked(settings: Settings, command: VerlCommand) -> str:
     return f"{command.program[-1]}: its keys are not checked before it starts, because {why}"
 
 
-def likely_mistakes(settings: Settings, command: VerlCommand, table: Table) -> Iterator[str]:
-    """Yield a sentence for each key that is like one in a table and is not there.
+def likely_mistakes(
+    settings: Settings, command: VerlCommand, *, fork: bool = False
+) -> Iterator[str]:
+    """Yield a sentence for each key that no known release has, and that is like one of its keys.
 
-    Nothing is said where the installed verl decides which keys there are.
+    Nothing is said where the installed verl decides which keys there are. `fork`: Search-R1's.
     """
     program, verl = _sources(settings, command)
     if program and verl and keys.is_checked(program, verl, command.overrides):
         return
-    known = [row.theirs for row in table.rows if not row.is_pattern]
     for word in command.overrides:
         match = OVERRIDE.fullmatch(word)
-        if match is None or match["sign"] or table.of(match["key"]):
+        if match is None or match["sign"]:
             continue
+        release, known = known_keys(match["key"], fork=fork)
         if near := keys.near(match["key"], known):
-            yield f"{match['key']} is not a key of {table.name}: did you mean {near}?"
+            yield f"{match['key']} is not a key of {release}: did you mean {near}?"
 
 
 def _sources(settings: Settings, command: VerlCommand) -> tuple[Path | None, Path | None]:

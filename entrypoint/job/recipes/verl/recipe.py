@@ -43,7 +43,6 @@ from entrypoint.job.recipes.verl.command_line import (
 )
 from entrypoint.job.recipes.verl.installed import PACKAGE
 from entrypoint.run.failure_classes import FailureClass
-from trainer.config.translate.verl import VERL
 
 SAVE_EVERY = 20
 """Steps between two checkpoints, if the user does not say: verl's default is never."""
@@ -296,7 +295,7 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
     if unchecked := installed.not_checked(settings, command):
         yield unchecked
-    yield from installed.likely_mistakes(settings, command, VERL)
+    yield from installed.likely_mistakes(settings, command)
     if by_uv := command_line.workers_by_uv(command):
         python = interpreter_for(command.interpreter, PACKAGE)
         yield (
