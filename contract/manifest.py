@@ -286,8 +286,8 @@ def sha256(path: Path) -> str:
 
 def lineage_of(files: RunFiles) -> Lineage:
     """Return the run's lineage; a damaged file counts as absent. Raises OSError."""
-    run = _text(_object_in(files.run).get("run_id"))
-    row = _object_in(files.origin)
+    run = _text(stored_json.json_object_or_empty(files.run).get("run_id"))
+    row = stored_json.json_object_or_empty(files.origin)
     step, origins = row.get("step"), row.get("runs")
     if not stored_json.is_count(step) or not isinstance(origins, list):
         return Lineage(run)
@@ -296,20 +296,13 @@ def lineage_of(files: RunFiles) -> Lineage:
 
 def kept_run_id(files: RunFiles) -> str | None:
     """Return the run's id as a trainer has kept it beside run.json; None if there is none."""
-    return _text(_object_in(files.origin).get("run"))
+    return _text(stored_json.json_object_or_empty(files.origin).get("run"))
 
 
 def keep_origin(files: RunFiles, lineage: Lineage) -> None:
     """Keep from where a run has begun. Raises OSError."""
     row = {"run": lineage.run, "step": lineage.step, "runs": sorted(lineage.origins)}
     write_atomically(files.origin, json.dumps(row) + "\n")
-
-
-def _object_in(path: Path) -> dict[str, object]:
-    try:
-        return stored_json.json_object(path) or {}
-    except FileNotFoundError:
-        return {}
 
 
 def _text(value: object) -> str | None:

@@ -152,3 +152,8 @@ def gpu_model(name: str) -> GpuModel | None:
 def _named(model: GpuModel, name: str) -> bool:
     words = rf"(?<![a-z0-9]){re.escape(model.name)}(?![a-z0-9])(?! (?:Laptop|D)\b)"
     return re.search(words, name, re.IGNORECASE) is not None
+
+
+def gib(size: float) -> str:
+    """Return a number of bytes for a sentence."""
+    return f"{size / 2**30:.1f} GiB"

@@ -42,7 +42,7 @@ from env.rewards.trl_function import TrlReward
 from env.rewards.verl_function import VerlReward
 from env.rewards.weighted import WeightedReward, named
 from env.types import IN_PYTHON, RewardFunction
-from env.user_code import Raised
+from env.user_code import FUNCTION, Raised
 
 __all__ = [
     "IN_PYTHON",
@@ -93,8 +93,6 @@ REWARDS: dict[str, Registered] = {
 WEIGHED = re.compile(
     r"(?P<spec>.+):(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", re.DOTALL
 )
-FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
-"""A function in a file, whose parameters say whose kind it is."""
 NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?:\?(?P<options>.*))?", re.DOTALL)
 
 

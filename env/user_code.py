@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import sysconfig
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ NOT_THE_USERS = tuple(
     )
 )
 """Directories of this product and of installed packages."""
+FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
+"""FILE.py:NAME of a user's function."""
 TORCH_CUDA = "/torch/cuda/"
 NETWORK = (
     *("aiohttp", "anthropic", "botocore", "grpc", "httpcore", "httpx", "litellm", "openai"),

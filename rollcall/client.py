@@ -8,12 +8,13 @@ import shlex
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, overload
 
+from contract.files.stored_json import fields_of
 from contract.journal_file.lines import event_of
 from contract.options import ConfigError, Fault, ParseError
 from contract.progress import Progress
@@ -316,7 +317,7 @@ def _present(source: logs.Logs, *names: str) -> Iterator[str]:
 
 
 def _job(row: Mapping[str, Any]) -> Job:
-    known = _known(Job, row)
+    known = fields_of(Job, row)
     return Job(
         **known
         | {
@@ -332,7 +333,7 @@ def _job(row: Mapping[str, Any]) -> Job:
 def _state(row: Mapping[str, Any]) -> ClusterState:
     outcome = row["outcome"] or {}
     return ClusterState(
-        **_known(ClusterState, row)
+        **fields_of(ClusterState, row)
         | {
             "progress": Progress.of(row["progress"] or {}),
             "outcome": outcome.get("outcome"),
@@ -345,9 +346,4 @@ def _state(row: Mapping[str, Any]) -> ClusterState:
 
 
 def _event(row: Mapping[str, Any]) -> Event:
-    return Event(**_known(Event, row) | {"at": datetime.fromisoformat(row["at"])})
-
-
-def _known(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a row that the class has: the head may be of a later version."""
-    return {one.name: row[one.name] for one in fields(kind) if one.name in row}
+    return Event(**fields_of(Event, row) | {"at": datetime.fromisoformat(row["at"])})

@@ -50,6 +50,14 @@ def json_object(path: Path) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
+def json_object_or_empty(path: Path) -> dict[str, Any]:
+    """Return what the file has; {} if it is not there, or has something else. Raises OSError."""
+    try:
+        return json_object(path) or {}
+    except FileNotFoundError:
+        return {}
+
+
 def fields_of(kind: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the dataclass `kind` in a row, which may be of another version."""
     return {one.name: row[one.name] for one in fields(kind) if one.name in row}

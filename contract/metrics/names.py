@@ -90,6 +90,8 @@ NO_METRIC = re.compile(
     r"|train_loss|timing_per_token_ms/.*|_?(?:timestamp|runtime|step)|ts|time|at|pid|rank|seed"
 )
 """What is of the run, of a clock or of a process. `train_loss` is the mean of all steps."""
+REWARD_CALL = "perf/reward_call_seconds"
+"""The trainer logs the mean duration of a call of the reward; the head shows it to Prometheus."""
 OWN = re.compile(r"train/.+|timing/.+|memory/.+_gb|perf/(?:tokens_per_second|reward_call_seconds)")
 HELD_OUT = re.compile(r"(?:eval_|(?:eval|valid|validation|val|val-core|val-aux|test)/)(?P<rest>.+)")
 PARTS = re.compile(r"rewards/(?P<part>.+)/mean")

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from contract.metrics.names import REWARD_CALL
 from entrypoint.cluster.health import NodeChange
 from entrypoint.cluster.measurements import Measurements
 from entrypoint.cluster.slow_ranks import Speed
@@ -25,8 +26,6 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 OUTCOMES = ("finished", "failed", "stopped")
 FACTS = ("name", "id", "recipe", "model", "job")
 TIMING, MEMORY, GIGABYTES = "timing/", "memory/", "_gb"
-REWARD_CALL = "perf/reward_call_seconds"
-"""The name under which the trainer logs the mean duration of a call of the reward."""
 
 
 @dataclass(frozen=True, slots=True)

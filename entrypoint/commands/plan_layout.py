@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from contract.resources import gib
+
 PHASES = {
     "load": "most at the start",
     "publish": "most while engines get weights",
@@ -72,16 +74,12 @@ def _of_cpus(sums: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the line of the fullest node without GPUs; none for nothing."""
     if not sums["need_bytes"]:
         return []
-    need, has = _gib(sums["need_bytes"]), _has(sums["memory_bytes"], "--memory 64GB")
+    need, has = gib(sums["need_bytes"]), _has(sums["memory_bytes"], "--memory 64GB")
     return [("node memory", f"{need} or more on {sums['node']}, {has}", "all processes together")]
 
 
 def _has(memory: int | None, flag: str) -> str:
-    return f"which has {_gib(memory)}" if memory else f"whose memory is not known: give {flag}"
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB"
+    return f"which has {gib(memory)}" if memory else f"whose memory is not known: give {flag}"
 
 
 def most_memory(layout: Mapping[str, Any] | None) -> str:
@@ -90,13 +88,13 @@ def most_memory(layout: Mapping[str, Any] | None) -> str:
         return ""
     if pools := [pool for pool in layout["memory"] if pool["each"] != "CPU" and pool["peak_bytes"]]:
         most = max(pools, key=lambda pool: int(pool["peak_bytes"]))
-        has = f" of its {_gib(most['memory_bytes'])}" if most["memory_bytes"] else ""
-        return f"{_gib(most['peak_bytes'])} or more{has} on each GPU"
+        has = f" of its {gib(most['memory_bytes'])}" if most["memory_bytes"] else ""
+        return f"{gib(most['peak_bytes'])} or more{has} on each GPU"
     node = layout.get("on_cpus")
     if not node or not node["need_bytes"]:
         return ""
-    has = f" of its {_gib(node['memory_bytes'])}" if node["memory_bytes"] else ""
-    return f"{_gib(node['need_bytes'])} or more{has} on {node['node']}"
+    has = f" of its {gib(node['memory_bytes'])}" if node["memory_bytes"] else ""
+    return f"{gib(node['need_bytes'])} or more{has} on {node['node']}"
 
 
 def short_of_memory(layout: Mapping[str, Any] | None) -> list[str]:
@@ -104,14 +102,14 @@ def short_of_memory(layout: Mapping[str, Any] | None) -> list[str]:
     if layout is None:
         return []
     found = [
-        f"by the estimate, {', '.join(pool['roles'])} need {_gib(pool['peak_bytes'])} or more on "
-        f"each GPU, which has {_gib(pool['memory_bytes'])}"
+        f"by the estimate, {', '.join(pool['roles'])} need {gib(pool['peak_bytes'])} or more on "
+        f"each GPU, which has {gib(pool['memory_bytes'])}"
         for pool in layout["memory"]
         if pool.get("memory_bytes") and (pool["peak_bytes"] or 0) > pool["memory_bytes"]
     ]
     node = layout.get("on_cpus")
     if node and node["memory_bytes"] and node["need_bytes"] > node["memory_bytes"]:
-        need, has = _gib(node["need_bytes"]), _gib(node["memory_bytes"])
+        need, has = gib(node["need_bytes"]), gib(node["memory_bytes"])
         found.append(f"by the estimate, {node['node']} needs {need} or more, and has {has}")
     return found
 

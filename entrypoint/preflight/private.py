@@ -14,7 +14,6 @@ from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict, worst
 
 OTHER_HOME = "set ROLLCALL_RAY_TEMP_DIR to a directory that does not exist yet"
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private(context: Context) -> Finding:
@@ -55,7 +54,7 @@ def _of_run_dir(path: Path) -> Iterator[Finding]:
 def _of_token(path: Path) -> Iterator[Finding]:
     with suppress(OSError):
         mode = path.lstat().st_mode
-        if mode & OTHERS:
+        if mode & private_dir.OTHERS:
             evidence = f"other users may read the token {path} ({stat.filemode(mode)})"
             yield Finding(Verdict.WARN, evidence, f"chmod 600 {path}")
 

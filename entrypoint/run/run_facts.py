@@ -38,7 +38,7 @@ OF_TRL = {
 
 def read(run: RunFiles) -> dict[str, str]:
     """Return the facts that run.json has. Raises OSError, but not if there is no run.json."""
-    row = _object(run.run)
+    row = stored_json.json_object_or_empty(run.run)
     facts = {
         "run_dir": str(run.root.absolute()),
         "name": _name(run, row),
@@ -54,7 +54,7 @@ def read(run: RunFiles) -> dict[str, str]:
 def name(run: RunFiles) -> str:
     """Return the run's name: the given one, else that of its directory."""
     try:
-        return _name(run, _object(run.run))
+        return _name(run, stored_json.json_object_or_empty(run.run))
     except OSError:
         return name_of(run.root)
 
@@ -64,7 +64,7 @@ def _name(run: RunFiles, row: Mapping[str, Any]) -> str:
 
     A submitted job that has not begun has the name that it was submitted with.
     """
-    entry = {} if row.get("name") else _object(run.root / ENTRY)
+    entry = {} if row.get("name") else stored_json.json_object_or_empty(run.root / ENTRY)
     names = (row.get("name"), entry.get("name"), entry.get("stage"))
     return next((one for one in names if isinstance(one, str) and one), name_of(run.root))
 
@@ -107,16 +107,8 @@ def _given(flags: Mapping[str, str], ends: Iterable[str]) -> str:
 
 def flags(run: RunFiles) -> dict[str, str]:
     """Return the flags that the run was begun with, as run.json has them. Raises OSError."""
-    return _texts(_object(run.run).get("flags"))
+    return _texts(stored_json.json_object_or_empty(run.run).get("flags"))
 
 
 def _texts(found: object) -> dict[str, str]:
     return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {}
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """Return what the file has; {} if it is not there, or has something else. Raises OSError."""
-    try:
-        return stored_json.json_object(path) or {}
-    except FileNotFoundError:
-        return {}

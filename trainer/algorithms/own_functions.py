@@ -18,8 +18,7 @@ from zlib import crc32
 
 from env.rewards.python_file import look_beside
 from env.types import brief
-from env.user_code import Cause, Raised
-from trainer.config.schema import OWN_FUNCTION
+from env.user_code import FUNCTION, Cause, Raised
 from trainer.types import TrainingError, UserFormulaError
 
 MEMORY = "OutOfMemoryError"
@@ -43,7 +42,7 @@ class OwnFunction:
 
         Raises UserFormulaError if the file cannot be read.
         """
-        if not (found := OWN_FUNCTION.fullmatch(spec)):
+        if not (found := FUNCTION.fullmatch(spec)):
             return None
         own = cls(flag, Path(found["file"]).absolute(), found["name"])
         try:

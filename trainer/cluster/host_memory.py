@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contract.launch import standby_ranks
-from contract.resources import NodeResources
+from contract.resources import NodeResources, gib
 from trainer.cluster import memory_estimate
 from trainer.cluster.bin_packing import Assignment
 from trainer.config import layout
@@ -234,8 +234,8 @@ def lacking(
     *most, last = *_ways(config, found, nodes, size_of), *more
     ways = f"{', '.join(most)} or {last}" if most else last
     return (
-        f"{node.name} needs {_gib(need.need)} of the CPUs' memory {doing}, and has "
-        f"{_gib(node.memory)}; {_gib(FILLED * node.memory)} of it may be planned. "
+        f"{node.name} needs {gib(need.need)} of the CPUs' memory {doing}, and has "
+        f"{gib(node.memory)}; {gib(FILLED * node.memory)} of it may be planned. "
         f"What would do: {ways}"
     )
 
@@ -257,7 +257,7 @@ def _ways(
     node, need = most
     if ranks := _ranks_that_fit(config, found, node, need):
         yield f"{ranks} rank{'s' if ranks > 1 else ''} of each model on a node, on more nodes"
-    yield f"nodes with {_gib(need.need / FILLED)}"
+    yield f"nodes with {gib(need.need / FILLED)}"
 
 
 def _changes(config: Config) -> Iterator[tuple[str, dict[str, bool | int | str]]]:
@@ -291,7 +291,3 @@ def _ranks_that_fit(
     while ranks and max(need.files + need.read * ranks / most, need.training * ranks / most) > room:
         ranks -= 1
     return ranks
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB"

@@ -10,8 +10,9 @@ from typing import Any
 
 from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, known_columns, known_template
 from env.data.rows import column_of, is_chat, read_rows
-from env.registry import FUNCTION, Kind, parts
+from env.registry import Kind, parts
 from env.rewards.python_file import NAME
+from env.user_code import FUNCTION
 from trainer.config.architecture import positions
 from trainer.config.config import Config
 from trainer.config.data_sets import HUB_NAME

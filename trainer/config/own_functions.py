@@ -7,13 +7,13 @@ from pathlib import Path
 
 from contract.options import Fault, MissingFile
 from env.environments import environment_file_check
+from env.user_code import FUNCTION
 from trainer.config.config import Config
-from trainer.config.schema import OWN_FUNCTION
 
 
 def flag_of(flag: str, spec: str) -> str:
     """Return a flag with its value, as messages name it; "" for a value of the table."""
-    found = OWN_FUNCTION.fullmatch(spec)
+    found = FUNCTION.fullmatch(spec)
     return f"{flag} {Path(found['file']).absolute()}:{found['name']}" if found else ""
 
 
@@ -23,7 +23,7 @@ def faults(config: Config) -> Iterator[Fault]:
         ("--policy_loss_type", config.loss.policy_loss_type, ("tokens", "bounds")),
         ("--advantage_estimator", config.advantage.estimator, ("completions",)),
     ):
-        if not OWN_FUNCTION.fullmatch(spec):
+        if not FUNCTION.fullmatch(spec):
             continue
         found = environment_file_check.function(spec, arguments)
         if found.missing:

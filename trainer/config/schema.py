@@ -7,7 +7,6 @@ Standard library only: `--help` must answer at once.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -16,12 +15,11 @@ from typing import Any, TypeAlias, TypeVar, cast, get_type_hints
 
 from contract import options
 from contract.options import Option, declared_in
+from env.user_code import FUNCTION
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-OWN_FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
-"""FILE.py:NAME of a user's function."""
 OVER = "--"
 """A word of the command line: flags after it win over flags before it. There a launcher puts what
 it knows better than the author of the command."""
@@ -101,7 +99,7 @@ class Flag(Option):
         """Return why `value` is out of range, in words; None if it is in range."""
         if isinstance(value, tuple):
             return next((said for part in value if (said := self.problem(part))), None)
-        is_function = self.or_function and OWN_FUNCTION.fullmatch(value)
+        is_function = self.or_function and FUNCTION.fullmatch(value)
         if self.choices and value not in self.choices and not is_function:
             return f"must be one of {', '.join(self.words)}"
         if not isinstance(value, int | float):

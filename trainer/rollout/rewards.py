@@ -15,6 +15,7 @@ import numpy as np
 
 from contract.background import in_background
 from contract.files import umask
+from contract.metrics.names import REWARD_CALL
 from contract.options import ended
 from env.images.rows import texts_of
 from env.types import Prompt, RewardFunction, RewardPart, RewardRequest, Score
@@ -81,8 +82,6 @@ def scores(reward: RewardFunction, written: Written) -> list[Score]:
 
 
 LARGEST_REWARD = float(np.finfo(np.float32).max)
-CALL_SECONDS = "perf/reward_call_seconds"
-"""The head shows this metric of a step to Prometheus (`entrypoint/cluster/prometheus.py`)."""
 
 
 class TimedReward:
@@ -106,7 +105,7 @@ class TimedReward:
     def taken(self) -> Metrics:
         """Returns the mean duration of the calls that ended since this was last asked, if any."""
         seconds, self._seconds = self._seconds, []
-        return {CALL_SECONDS: fmean(seconds)} if seconds else {}
+        return {REWARD_CALL: fmean(seconds)} if seconds else {}
 
 
 def _request(prompt: Prompt, completion: Completion) -> RewardRequest:

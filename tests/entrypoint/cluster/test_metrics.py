@@ -19,7 +19,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster import measurements
 from entrypoint.cluster.measurements import Measuring
-from entrypoint.cluster.prometheus import METRICS, REWARD_CALL
+from entrypoint.cluster.prometheus import METRICS
 from entrypoint.job.failures.policy import RestartBudget
 from entrypoint.run.failure_classes import FailureClass
 from entrypoint.run.flight_record.time_accounting import Tally
@@ -27,7 +27,6 @@ from tests.support.control import Head, answers, node_info
 from tests.support.flight_events import Clock
 from tests.support.waiting import eventually
 from tests.support.watched_run import watched
-from trainer.rollout.rewards import CALL_SECONDS
 
 Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -113,10 +112,6 @@ def test_a_run_that_has_told_no_step_has_no_share_of_effective_time(tmp_path: Pa
         names = {name for name, _ in named(control._scraped())}
     assert "rollcall_start_timestamp_seconds" in names
     assert "rollcall_effective_time_ratio" not in names
-
-
-def test_the_trainer_and_the_head_call_the_reward_s_duration_the_same() -> None:
-    assert REWARD_CALL == CALL_SECONDS
 
 
 @given(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from contract.resources import NodeResources
+from contract.resources import NodeResources, gib
 from trainer.cluster.auto_layout import kernels
 from trainer.cluster.auto_layout.arrangements import LAYOUT_FLAGS, SIZED
 from trainer.cluster.auto_layout.memory_fit import FILLED
@@ -131,24 +131,24 @@ def _of_sizes(search: LayoutSearch, best: Candidate) -> Iterator[str]:
     if named := [model for model, size in sizes.items() if size and size.by_name]:
         yield f"the size of {', '.join(named)} is taken from its name"
     if not all(node.gpu_memory for node in search.wish.offers):
-        yield f"the GPUs' memory is unknown, and taken as {_gib(best.use.gpu.memory)}"
+        yield f"the GPUs' memory is unknown, and taken as {gib(best.use.gpu.memory)}"
 
 
 def _of_memory(search: LayoutSearch, best: Candidate, flags: Mapping[str, Any]) -> Iterator[str]:
     use = best.use.gpu
     if not use.need:
         return
-    yield f"by the estimate a GPU needs {_gib(use.need)} of its {_gib(use.memory)}"
-    if use.least and _gib(use.least) != _gib(use.need):
+    yield f"by the estimate a GPU needs {gib(use.need)} of its {gib(use.memory)}"
+    if use.least and gib(use.least) != gib(use.need):
         cache = "engines fill their share of a larger GPU with cache"
-        yield f"the line `memory` has the least, {_gib(use.least)}: {cache}"
+        yield f"the line `memory` has the least, {gib(use.least)}: {cache}"
     if use.filled > FILLED:
         yield f"that may not fit: {_lower(best)}, or leave flags of the layout out"
     savers = [name for name in flags if name in SAVERS]
     plain = search.without(best, savers).gpu
     if plain.need > use.need:
         names = ", ".join(f"--{name}" for name in savers)
-        yield f"without {names} a GPU would need {_gib(plain.need)}"
+        yield f"without {names} a GPU would need {gib(plain.need)}"
 
 
 def _fault(search: LayoutSearch, best: Candidate) -> str:
@@ -159,7 +159,7 @@ def _fault(search: LayoutSearch, best: Candidate) -> str:
     if use.filled > 1 or short is None:
         smaller = ["train LoRA adapters by --lora_rank", "take a smaller model"]
         ways = _or([_lower(best), *_shared_samples(search, best), *smaller, _more_gpus(best)])
-        short = f"a GPU needs {_gib(use.need)} and has {_gib(use.memory)}: {ways}"
+        short = f"a GPU needs {gib(use.need)} and has {gib(use.memory)}: {ways}"
     return (
         f"no layout fits: by the estimate {short}. A layout that you give by flags, such as "
         "--actor_num_gpus_per_node, starts whatever this estimate says"
@@ -202,7 +202,3 @@ def _lower(best: Candidate) -> str:
 def _or(words: Sequence[str]) -> str:
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"

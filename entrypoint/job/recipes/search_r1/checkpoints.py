@@ -14,8 +14,8 @@ from pathlib import Path
 
 from entrypoint.job.checkpoint_files import is_model
 from entrypoint.job.found_checkpoints import named
+from entrypoint.job.recipes.verl.checkpoints import NAME
 
-NAME = re.compile(r"global_step_(?P<step>[0-9]{1,15})")
 AFTER = re.compile(r"after_(?P<step>[0-9]{1,15})")
 ACTOR, CRITIC = "actor", "critic"
 
