@@ -40,7 +40,11 @@ MEANINGS: Mapping[ExitCode, Meaning] = {
         "the run finished, or `rollcall stop` had ended it and a platform started the node again",
         "",
     ),
-    ExitCode.USAGE: Meaning("wrong usage or settings; all faults are listed", CORRECT),
+    ExitCode.USAGE: Meaning(
+        "wrong usage or settings; all faults are listed. A command: no run is named, and none is "
+        "here",
+        CORRECT,
+    ),
     ExitCode.UNREACHABLE: Meaning(
         "at the deadline the head or a service was unreachable, or workers were missing. A "
         "command: no head answers, or the head failed on the request",
@@ -66,7 +70,7 @@ MEANINGS: Mapping[ExitCode, Meaning] = {
         "file or a right is missing outside the run directory",
         f"Replace the node that is not fit; rollcall doctor says why. {RESUMES}",
     ),
-    ExitCode.NOT_ALLOWED: Meaning("wrong token, or a certificate that is refused"),
+    ExitCode.NOT_ALLOWED: Meaning("wrong or missing token, or a certificate that is refused"),
     ExitCode.STOPPED: Meaning(
         "stopped after a save: `rollcall stop`, SIGTERM, Ctrl-C, or a terminal that closed"
     ),

@@ -59,7 +59,10 @@ class RefusedError(NoAnswerError):
 
 
 class NoRunError(NoAnswerError):
-    """Nothing names a run, and none is where a run lies by default."""
+    """No run is here, and none was named: the directory that was looked at is no run's."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, ExitCode.USAGE)
 
 
 class AwayError(NoAnswerError):
@@ -230,7 +233,7 @@ def token_of(settings: Settings) -> str:
     if why := run_token.unreadable(settings):
         sentence = f"no token: {why}. Ask as the user of the run's nodes, or set ROLLCALL_TOKEN"
     elif no_run := _no_run(settings):
-        raise NoRunError(no_run, ExitCode.NOT_ALLOWED)
+        raise NoRunError(no_run)
     else:
         sentence = f"no token: {_without_token(settings)}, or set ROLLCALL_TOKEN"
     raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
@@ -239,15 +242,15 @@ def token_of(settings: Settings) -> str:
 def _no_run(settings: Settings) -> str:
     """Return that no run is found, and what to give; "" if one is there or a head's host is known.
 
-    A directory that a setting names may be made by a head that is still to start.
+    A directory that a setting names may wait for a head that is still to start.
     """
     directory = settings.run_dir
     if settings.url is not None or host_to_ask(settings) != "localhost":
         return ""
-    if directory.is_dir() and (
-        settings.variable("run_dir") or RunFiles(directory).journal.exists()
-    ):
+    if RunFiles(directory).journal.exists():
         return ""
+    if directory.is_dir() and settings.variable("run_dir"):
+        return f"no token: {_without_token(settings)}, or set ROLLCALL_TOKEN"
     there = f"has no {RunFiles(directory).journal.name}" if directory.is_dir() else "is not there"
     return (
         f"no run is found: {directory} {there}. Set ROLLCALL_RUN_DIR to the run's directory, or "

@@ -236,17 +236,17 @@ def _followed(source: Logs, options: argparse.Namespace, *names: str) -> Iterato
 
 
 def _find_head(settings: Settings) -> None:
-    """Raises NoAnswerError: with 73 if there is neither a run here nor a head."""
+    """Raises NoAnswerError if there is neither a run here nor a head."""
     try:
         ask(settings, "GET", "/v1/logs")
-    except NoRunError as error:
-        raise NoAnswerError(str(error), ExitCode.RUN_DIR) from None
+    except NoRunError:
+        raise
     except NoAnswerError as error:
         no_token = run_token.for_client(settings) is None
         if settings.url or not (no_token or isinstance(error, AwayError)):
             raise
         sentence = f"no run in {settings.run_dir} (is ROLLCALL_RUN_DIR right?), and {error}"
-        raise NoAnswerError(sentence, ExitCode.RUN_DIR) from None
+        raise NoAnswerError(sentence, error.exit_code) from None
 
 
 def follow(

@@ -129,9 +129,9 @@ def test_the_reward_function_is_tried_without_torch(wheel: Path, tmp_path: Path)
         ("serve-reward --model made", 64, "`pip install 'rollcall-rlhf[trainer]'`"),
         ("open .", 64, "`pip install 'rollcall-rlhf[page]'`"),
         ("report made", 64, "made does not exist"),
-        ("status", 77, "no run is found"),
-        ("list", 77, "no run is found"),
-        ("submit -- python train.py", 77, "no run is found"),
+        ("status", 64, "no run is found"),
+        ("list", 64, "no run is found"),
+        ("submit -- python train.py", 64, "no run is found"),
     ],
 )
 def test_a_command_that_needs_an_extra_names_it(

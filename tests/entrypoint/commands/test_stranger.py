@@ -199,16 +199,16 @@ def test_no_token_names_the_directory_that_was_looked_at(
         (absent, no_run),
         (tmp_path, f"no token: no head has begun a run in {tmp_path} yet"),
     ):
-        assert rollcall({"ROLLCALL_RUN_DIR": str(directory), "RAY_WORKER": "0"}, "status") == 77
-        assert why in capsys.readouterr().err
+        where = {"ROLLCALL_RUN_DIR": str(directory), "RAY_WORKER": "0"}
+        for command in ("status", "stop", "events", "logs", "open", "list", "rotate-token"):
+            assert rollcall(where, command) == 64, command
+            assert capsys.readouterr().err.count(why) == 1
     elsewhere = {"ROLLCALL_RUN_DIR": str(absent), "ROLLCALL_HEAD_ADDRESS": "10.0.0.7"}
     assert rollcall(elsewhere, "status") == 77
     assert f"no token: {absent} is not there" in capsys.readouterr().err
-    assert rollcall({"ROLLCALL_RUN_DIR": str(absent), "RAY_WORKER": "0"}, "logs") == 73
-    assert capsys.readouterr().err.count("no run") == 1
     RunFiles(tmp_path).unfit.parent.mkdir(exist_ok=True)
     RunFiles(tmp_path).unfit.write_text("the head gn1 does not start: host.ports: 6379 is taken")
-    assert rollcall({"ROLLCALL_RUN_DIR": str(tmp_path), "RAY_WORKER": "0"}, "status") == 77
+    assert rollcall({"ROLLCALL_RUN_DIR": str(tmp_path), "RAY_WORKER": "0"}, "status") == 64
     assert f"run in {tmp_path} yet: the head gn1 does not start" in capsys.readouterr().err
     append_event(RunFiles(tmp_path).journal, "start", "this is the head", {})
     assert rollcall({"ROLLCALL_RUN_DIR": str(tmp_path), "RAY_WORKER": "0"}, "status") == 77
