@@ -18,6 +18,11 @@ def flag_in(job: Sequence[str]) -> str:
     return next((flag for flag in given if flag in FLAGS), FLAGS[0])
 
 
+def is_meant(job: Sequence[str]) -> bool:
+    """Return whether a job's words speak of W&B, as `--use_wandb` and `--report_to wandb` do."""
+    return any("wandb" in word.lower() for word in job)
+
+
 def taken_from(job: Sequence[str]) -> tuple[tuple[str, ...], Secret | None]:
     """Return the arguments without the key, logging still asked for; and the key."""
     arguments, key = list(job), None

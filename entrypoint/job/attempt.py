@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.durations import duration
+from contract.durations import counted, duration
 from contract.launch.places import MOVED
 from contract.progress import Phase, Progress
 from contract.redaction import redact
+from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.console import ProgressLine
 from entrypoint.job import job_end, ranks_behind
 from entrypoint.job.failures import hang, resume_check
@@ -135,11 +136,12 @@ class Attempt:
         reported = ReportedSteps(run.journal, plan.resume_from, step)
         self._reported = None if run.recipe.tells_phases else reported
         lacking_at_end = run.recipe.lacking_at_end(run.settings)
+        own_trainer = RECIPES[run.settings.recipe].own_trainer
         self._end_leftovers("an earlier job")
         try:
             self.jobs.submit(plan.submission, command, run.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
-            return AttemptResult(status="FAILED", message=str(error))
+            return AttemptResult(status="FAILED", message=str(error), own_trainer=own_trainer)
         for work in (self._wait_for_end, self._copy_log):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         self._watch(before)
@@ -168,6 +170,7 @@ class Attempt:
             silent_seconds=self.hang.silent_seconds,
             cause=self._cause,
             unfinished=unfinished,
+            own_trainer=own_trainer,
         )
 
     def _unfinished(self, lacking_at_end: Lacking) -> str:
@@ -286,7 +289,7 @@ class Attempt:
             count = stacks.collect(self.run.settings, stacks_in)
             if self.run.settings.shares_run_dir:
                 stacks.await_workers(self.run.files, self.plan.number, self.plan.workers)
-            sentence = f"{hung}; stacks of {count} processes are in {stacks_in.name}"
+            sentence = f"{hung}; stacks of {counted(count, 'process')} are in {stacks_in.name}"
             self._kill(Hung(hung), sentence)
         elif progress is not None and progress != before and not self._begun:
             self._begun = True

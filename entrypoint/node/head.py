@@ -25,6 +25,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry, Spares
 from entrypoint.cluster.server import ControlServer
 from entrypoint.cluster.serving import Listener
+from entrypoint.config import wandb_key
 from entrypoint.config.durations import NEVER
 from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.role import Head, bind_address, head_address
@@ -150,7 +151,7 @@ def _serve(
             if taken:
                 _tell_move(journal, settings, run)
             run_identity.record_difference(settings, begun, journal)
-            if settings.wandb_api_key is None:
+            if settings.wandb_api_key is None and wandb_key.is_meant(settings.job):
                 log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
             storage_proof.sweep(run.root)
             me = node_info(settings, address, findings, own.incarnation)

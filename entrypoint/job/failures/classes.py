@@ -110,6 +110,8 @@ class AttemptResult:
     """A sentence that names files of the job that cannot be read any more."""
     unfinished: str = ""
     """A sentence, if exit code 0 came without what a finished job leaves."""
+    own_trainer: bool = True
+    """The process is the driver of a trainer of this product; else a program of the user's."""
 
 
 EXIT_CODES: dict[int, FailureClass] = {
@@ -125,6 +127,9 @@ The user's command did not cause them: a shell runs it, without a runtime enviro
 SUPERVISOR_LOST = frozenset({"JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE"})
 
 NEAREST_THE_CAUSE = tuple(failure for failure, row in FAILURES.items() if row.is_cause)
+
+USUAL_SIGKILL = "often by the kernel, because memory ran out (OOM)"
+"""Who ends a process by signal 9 where no node has counted an OOM kill."""
 
 OF_RAY = re.compile(
     r"Job entrypoint command failed|Running entrypoint for job |\s*$"
@@ -230,7 +235,7 @@ def explain(result: AttemptResult, failure: FailureClass) -> Reason:
     if found := find_evidence(result, failure):
         return _seen_in(found)
     if number := _ended_by(result.exit_code):
-        sentence = f"the driver was ended by signal {number} ({signal.strsignal(number)})"
+        sentence = _of_signal("driver" if result.own_trainer else "program", number)
         at_signal = result.told_error.startswith(error_lines.FATAL_SIGNAL)
         return Reason(sentence, result.told_place if at_signal else "")
     if result.evidence:
@@ -297,6 +302,14 @@ def find_evidence(result: AttemptResult, failure: FailureClass) -> Evidence | No
     if failure is FailureClass.UNKNOWN and _ended_by(result.exit_code):
         return None
     return next((found for found in result.evidence if found.failure is failure), None)
+
+
+def _of_signal(process: str, number: int) -> str:
+    """Return that a signal has ended the job's process, and who usually sends SIGKILL."""
+    name = next((one.name for one in signal.Signals if one == number), "")
+    names = ", ".join(filter(None, (name, signal.strsignal(number))))
+    ended = f"the {process} was ended by signal {number} ({names})"
+    return f"{ended}: {USUAL_SIGKILL}" if number == signal.SIGKILL else ended
 
 
 def _ended_by(exit_code: int | None) -> int | None:
