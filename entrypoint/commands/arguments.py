@@ -18,7 +18,7 @@ from contract.exit_codes import ExitCode
 from contract.launch import distribution
 from contract.options import MISTYPED, ParseError, did_you_mean, nearest
 from entrypoint.cluster.access import DUTIES, Access
-from entrypoint.commands import cli
+from entrypoint.commands import cli, pasted
 from entrypoint.commands.examples import shown
 from entrypoint.commands.named_run import lack, not_a_run, run_at, with_run
 from entrypoint.config import durations, parsers
@@ -165,6 +165,8 @@ def parse(command: str, words: Sequence[str]) -> argparse.Namespace:
     options.words = [*options.words, *job]
     if not options.words:
         own.error("no job is given: rollcall submit -- python train.py")
+    if wrong := pasted.of_cluster(options.words, cli.COMMANDS):
+        own.error(wrong)
     return with_run(options)
 
 

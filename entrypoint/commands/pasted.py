@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
+import shlex
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -59,6 +60,21 @@ def pasted(words: Sequence[str], commands: Container[str]) -> Pasted | None:
         raise NoJobError(OF_TRANSLATE if first == "translate" else OTHER.format(first))
     job = behind[1:] if first == "up" else behind
     return Pasted(variables, tuple(job[1:] if job[:1] == ["--"] else job))
+
+
+def of_cluster(words: Sequence[str], commands: Container[str]) -> str:
+    """Return why words are no job for a cluster that waits for jobs, and what would be; "" if none.
+
+    `commands`: those of Rollcall.
+    """
+    try:
+        found = pasted(words, commands)
+    except NoJobError as error:
+        return str(error)
+    if found is None:
+        return ""
+    alone = f": {shlex.join(found.job)}" if found.job else ""
+    return f"`rollcall up` starts a node, and is no job: give what comes after it alone{alone}"
 
 
 def is_line(word: str) -> bool:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from contract.exit_codes import ExitCode
+from entrypoint.commands.cli import COMMANDS
 from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError, ask
 from entrypoint.commands.jobs import SUBMIT_SECONDS, shown_to_its_end, submitted, uploaded
+from entrypoint.commands.pasted import of_cluster
 from entrypoint.commands.remote import job_sentences
 from entrypoint.config import pipeline as files
 from entrypoint.config.settings import Settings
@@ -75,7 +77,11 @@ def _follow(settings: Settings, rows: Sequence[Row], *, as_json: bool) -> list[R
 def _read(path: Path) -> list[files.Stage]:
     """Return the stages of the file. Raises NoAnswerError."""
     try:
-        return files.parsed(path.read_text(), path.parent)
+        stages = files.parsed(path.read_text(), path.parent)
+        wrong = ((one.name, of_cluster(one.words, COMMANDS)) for one in stages)
+        if found := [f"stage {name}: {why}" for name, why in wrong if why]:
+            raise files.PipelineError(found)
+        return stages
     except files.PipelineError as error:
         problem = "\n".join(f"{path}: {fault}" for fault in error.faults)
     except (OSError, ValueError) as error:

@@ -13,6 +13,10 @@ WAITS = "waits for rollcall submit"
 """Stands for the job of a head that waits for jobs."""
 HUB = "the hub"
 """In each note on a model or a data set that lies there."""
+NO_JOB = (
+    "this head would not start: no job is given, and it does not wait for jobs. Give a command or "
+    "flags such as --pretrain MODEL after `plan`, or --wait-for-jobs"
+)
 NOT_WRITTEN = "an earlier stage has still to write what it reads"
 
 
@@ -43,7 +47,7 @@ def _would(row: Mapping[str, Any]) -> str:
         )
     workers, unseen = counted(row["expected_workers"] or 0, "worker"), _unseen(row)
     if row["job"] in (None, ""):
-        return "this head would not start: no job is given, and it does not wait for jobs"
+        return NO_JOB
     if row["job"] == WAITS:
         return f"this head would wait for {workers} and for jobs (rollcall submit){unseen}"
     nodes = counted((row["expected_workers"] or 0) + 1, "node")

@@ -347,7 +347,7 @@ COMMAND = {"ROLLCALL_JOB": "true", "ROLLCALL_RECIPE": "command"}
     ("environ", "said"),
     [
         (WORKER, "this node would join the head at abc123.runpod.internal"),
-        ({"RAY_WORKER": "0"}, "would not start: no job is given, and it does not wait for jobs"),
+        ({"RAY_WORKER": "0"}, "no job is given, and it does not wait for jobs. Give a command or"),
         ({"ROLLCALL_WAIT_FOR_JOBS": "1"}, "this head would wait for 1 worker and for jobs"),
         (COMMAND, "would run on 2 nodes, if the directory /checkpoints is there"),
         (
