@@ -14,9 +14,6 @@ from entrypoint.node import start_again
 
 log = logging.getLogger(__name__)
 
-NEW_ID_EACH_TIME = ("kubernetes", "leaderworkerset")
-"""Platforms whose files give ROLLCALL_START_ID the id of what makes the pods."""
-
 OVER = "`rollcall stop` has ended the run in %s, so this node ends with 0 (%s). %s"
 RESUMED = "`rollcall stop` had ended the run in %s, and this start resumes it"
 
@@ -47,6 +44,6 @@ def _source(settings: Settings) -> str:
 
 def _to_resume(settings: Settings) -> str:
     given = settings.variable("start_id")
-    if given and settings.platform.name not in NEW_ID_EACH_TIME:
+    if given and settings.platform.name not in start_again.NEW_ID_EACH_TIME:
         return f"To resume, start all nodes with another {given}"
     return f"To resume: {start_again.of_platform(settings, os.environ)}"

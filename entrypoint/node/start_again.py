@@ -26,6 +26,10 @@ MODULE = "__main__.py"
 APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 """Set where the words of this process are not those that a person has typed."""
 
+START_ID = "ROLLCALL_START_ID"
+NEW_ID_EACH_TIME = ("kubernetes", "leaderworkerset")
+"""Platforms whose files give ROLLCALL_START_ID the id of what makes the pods."""
+
 
 def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
     """Return a line for a shell. Words in capitals are what only the person knows.
@@ -38,11 +42,14 @@ def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
     if settings.platform.again or (settings.platform.name or BY_HAND[0]) not in BY_HAND:
         return of_platform(settings, os.environ)
     if any(name in os.environ for name in APPTAINER):
-        return f"apptainer run OPTIONS IMAGE WORDS, with ROLLCALL_RUN_DIR={run_dir}"
+        other = f" and {START_ID}=" if settings.variable("start_id") else ""
+        return f"apptainer run OPTIONS IMAGE WORDS, with ROLLCALL_RUN_DIR={run_dir}{other}"
     for engine, made in ENGINES.items():
         if (root / made.lstrip("/")).exists() and is_containers(
             sys.argv, os.getpid(), os.getppid(), _first(root)
         ):
+            if settings.variable("start_id"):  # a container that was made keeps its id
+                return f"{engine} run OPTIONS --env {START_ID}= IMAGE WORDS"
             again = f"{engine} run OPTIONS IMAGE WORDS"
             kept = f"{engine} start --attach {host}; after {engine} run --rm: {again}"
             return kept if CONTAINER.fullmatch(host) else again
@@ -50,11 +57,17 @@ def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
 
 
 def of_platform(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return the line of the platform on which this node runs."""
+    """Return the line of the platform on which this node runs.
+
+    With the same ROLLCALL_START_ID as before, a run that a person has stopped would stay so.
+    """
     platform, run_dir = settings.platform, str(settings.run_dir)
+    is_kept = settings.variable("start_id") and platform.name not in NEW_ID_EACH_TIME
     if platform.again:
-        return filled(platform.again, {**environ, "ROLLCALL_RUN_DIR": run_dir})
-    return f"submit the job to {platform.name} again, with ROLLCALL_RUN_DIR={run_dir}"
+        line = filled(platform.again, {**environ, "ROLLCALL_RUN_DIR": run_dir})
+        return f"{line}  # with another {START_ID}" if is_kept else line
+    other = f" and another {START_ID}" if is_kept else ""
+    return f"submit the job to {platform.name} again, with ROLLCALL_RUN_DIR={run_dir}{other}"
 
 
 def is_containers(words: Sequence[str], own: int, parent: int, first: Sequence[str]) -> bool:
@@ -98,12 +111,14 @@ def filled(line: str, environ: Mapping[str, str]) -> str:
 def typed(words: Sequence[str], environ: Mapping[str, str], directory: Path) -> str:
     """Return the line with the variables that it needs; those that are secret are left out.
 
+    ROLLCALL_START_ID is emptied: with the same one, a run that a person has stopped would stay so.
     A secret among the words is SECRET. `words`: of this process, the program first.
     """
     known = {variable.about.name for variable in declared().values() if not variable.about.secret}
     given = sorted(name for name in known & environ.keys() if not SECRET_NAME.search(name))
     command = [*_called(words[0], environ), *words[1:]]
-    return shell_line(command, environ, str(directory), given)
+    other_id = {START_ID: ""} if START_ID in given else {}
+    return shell_line(command, {**environ, **other_id}, str(directory), given)
 
 
 def _called(program: str, environ: Mapping[str, str]) -> list[str]:

@@ -29,12 +29,14 @@ def test_the_line_starts_the_same_program_with_the_same_words_variables_and_dire
 ) -> None:
     directory = tmp_path / "it's a job"
     directory.mkdir()
-    show = "import os, sys; print(sys.argv[1:], os.getcwd(), os.environ['ROLLCALL_RUN_DIR'])"
+    show = "import os, sys; print(sys.argv[1:], os.getcwd(), os.environ['ROLLCALL_RUN_DIR'], "
+    show += "os.environ['ROLLCALL_START_ID'])"
     program = tmp_path / "rollcall"
     program.write_text(f"#!{sys.executable}\n{show}\n")
     program.chmod(0o755)
     words = [str(program), "up", "--", "python", "train it.py", "--lr=$1", "--hf_token", "abcd"]
     environ = {"ROLLCALL_RUN_DIR": "/runs/my run", "HOME": "/root", "WANDB_API_KEY": "hidden"}
+    environ |= {"ROLLCALL_START_ID": "7"}
     line = start_again.typed(words, environ, directory)
     assert "hidden" not in line
     assert "HOME" not in line
@@ -42,11 +44,12 @@ def test_the_line_starts_the_same_program_with_the_same_words_variables_and_dire
     path = f"{tmp_path}:{os.environ['PATH']}"
     by_name = start_again.typed(words, environ | {"PATH": path}, directory)
     assert by_name == line.replace(str(program), "rollcall")
-    for command, environment in ((line, {}), (by_name, {"PATH": path})):
+    same = {"ROLLCALL_START_ID": "7"}
+    for command, environment in ((line, same), (by_name, same | {"PATH": path})):
         shell = ["sh", "-c", command]
         said = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60)
         shown = [*words[1:-1], "SECRET"]
-        assert said.stdout == f"{shown} {directory} /runs/my run\n", said.stderr
+        assert said.stdout == f"{shown} {directory} /runs/my run \n", said.stderr
 
 
 def test_a_module_is_called_by_its_interpreter() -> None:
@@ -71,6 +74,8 @@ def test_a_container_is_started_by_the_id_that_names_it_or_run_again(
     kept = f"{engine} start --attach {ID}; after {engine} run --rm: {again}"
     assert start_again.command(settings(), ID, tmp_path) == kept
     assert start_again.command(settings(), "gpu-1", tmp_path) == again
+    with_id = start_again.command(settings(ROLLCALL_START_ID="7"), ID, tmp_path)
+    assert with_id == f"{engine} run OPTIONS --env ROLLCALL_START_ID= IMAGE WORDS"
     cmdline.write_text("sshd: /usr/sbin/sshd -D\0")
     in_background = start_again.command(settings(), ID, tmp_path)
     monkeypatch.undo()
@@ -128,6 +133,11 @@ def test_each_platform_says_how_its_head_is_started_again(
     line = start_again.command(settings(**head, ROLLCALL_RUN_DIR="/runs/a"), ID, tmp_path)
     assert "$" not in line
     assert line == EXPECTED.get(cluster.platform, line) != ""
+    if "ROLLCALL_START_ID" not in head and cluster.platform in ("slurm", "runpod", "vertex"):
+        same = settings(**head, ROLLCALL_RUN_DIR="/runs/a", ROLLCALL_START_ID="7")
+        again = start_again.command(same, ID, tmp_path)
+        assert again.startswith(line)
+        assert again.endswith(" another ROLLCALL_START_ID")
 
 
 @pytest.mark.parametrize(
