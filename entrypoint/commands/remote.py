@@ -196,8 +196,8 @@ def state_sentences(state: Mapping[str, Any]) -> list[str]:
         roll = "a cluster of one node"
     spares = state.get("spares", [])
     if expected := state.get("expected_spares", 0):
-        count = len(spares) if len(spares) >= expected else f"{len(spares)} of {expected}"
-        roll += f", {count} spare{'' if count == 1 else 's'}"
+        of = "" if len(spares) >= expected else f"{len(spares)} of "
+        roll += f", {of}{counted(expected if of else len(spares), 'spare')}"
     lines = [f"{head}: {_phase(state)}; {roll}"]
     for node in state["nodes"]:
         there = "there" if node["joined"] else "is starting Ray"
@@ -208,6 +208,7 @@ def state_sentences(state: Mapping[str, Any]) -> list[str]:
     shown = {node["node"] for node in state["nodes"]}
     others = (worker for worker in state["missing"] if worker["node"] not in shown)
     lines += [f"  missing: {worker['sentence']}" for worker in others]
+    lines += [f"  meanwhile: {said}"] if (said := _meanwhile(state)) else []
     job, name = state.get("job"), state.get("run", {}).get("name", "")
     if job:
         lines.append(f"{job} runs{f' ({name})' if name not in ('', job) else ''}")
@@ -226,12 +227,30 @@ def state_sentences(state: Mapping[str, Any]) -> list[str]:
     return [*lines, f"the page, to read only: {state['page']}"]
 
 
+def _meanwhile(state: Mapping[str, Any]) -> str:
+    """Return what the job does while a worker is away; "" if none is, or if no job has begun."""
+    away = [node for node in state["nodes"] if not node["present"]]
+    attempt = state.get("attempt")
+    if not (away or state["missing"]) or not attempt or state["outcome"]:
+        return ""
+    present, expected = state["present"], state["expected_workers"]
+    if present >= expected:
+        return "another node has its place, and the job needs no other"
+    roll = f"{present} of {counted(expected, 'worker')}"
+    match state["phase"]:
+        case "training":
+            return f"attempt {attempt} still runs, with {roll}"
+        case "roll call" | "recovering":
+            return f"the job waits, with {roll}: ROLLCALL_MIN_WORKERS lets it go on with fewer"
+    return ""
+
+
 def _attempts(state: Mapping[str, Any]) -> Iterator[str]:
     """Yield how far the run is. A head of an earlier version says less of its attempts."""
     progress = Progress.of(state.get("progress") or {})
     if attempt := state.get("attempt"):
         failures = state["failures"]
-        told = f"{failures} failure{'' if failures == 1 else 's'} so far" if failures else ""
+        told = f"{counted(failures, 'failure')} so far" if failures else ""
         saved = progress.checkpoint if progress else None
         checkpoint = "no checkpoint yet" if saved is None else f"checkpoint of step {saved}"
         is_logged = progress is not None and progress.is_logged

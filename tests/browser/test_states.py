@@ -64,6 +64,12 @@ def recovers(head: Head) -> None:
     head.control.phase = HeadPhase.RECOVERING
 
 
+def recovers_without_a_node(head: Head) -> None:
+    recovers(head)
+    registry = head.control._registry
+    registry.poll_closed(registry._entries["gpu-1"], hung_up=True)
+
+
 def starts_again(head: Head) -> None:
     """The second attempt has told no step yet; the first one had a speed."""
     recovers(head)
@@ -121,6 +127,9 @@ CASES = {
     "no steps": Case(runs_a_command, "Running", "All is well: nothing to do."),
     "failing": Case(fails, "Training", "2 things to repair: see below."),
     "recovering": Case(recovers, "Recovering", "It recovers by itself: nothing to do yet."),
+    "a node is away": Case(
+        recovers_without_a_node, "Recovering", "It recovers by itself: nothing to do yet. If it"
+    ),
     "starting again": Case(starts_again, "Attempt 2: starting, no step yet", "1 warning below."),
     "no storage": Case(waits_for_storage, "Waiting for storage", "1 thing to repair: see below."),
     "dead": Case(trains, "Head lost", "Start the head again.", dies=True),

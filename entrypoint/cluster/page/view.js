@@ -154,8 +154,8 @@ function verdict({outcome, phase, takes_jobs, job, is_starting, is_live, isLost,
   if (!is_live) return phase === "head_lost" ? ["bad", `${stillTrains(progress, at)}${toDo}`] : ["busy", "It goes on, without a head: this page reads its directory."];
   const bad = found.filter(([colour]) => colour === "bad").length;
   const count = (number, thing) => `${number} ${thing}${number > 1 ? "s" : ""}`;
+  if (phase === "recovering") return ["warn", `It recovers by itself: nothing to do yet.${bad ? " If it does not, see below." : ""}`];
   if (bad) return ["bad", `${count(bad, "thing")} to repair: see below.`];
-  if (phase === "recovering") return ["warn", "It recovers by itself: nothing to do yet."];
   const trains = phase === "training";
   if (!found.length && isWithoutJob({takes_jobs, job}) && phase.startsWith("waiting for a job")) return ["good", "The cluster is ready, and waits for jobs."];
   if (found.length) return ["warn", `${trains && !is_starting ? "Running. " : ""}${count(found.length, "warning")} below.`];

@@ -339,6 +339,29 @@ def test_a_state_names_the_head_once_and_counts_workers_only_if_there_are_any(
     assert remote.state_sentences(state)[0] == said
 
 
+@pytest.mark.parametrize(
+    ("phase", "present", "said"),
+    [
+        ("training", 1, "attempt 2 still runs, with 1 of 2 workers"),
+        ("roll call", 1, "the job waits, with 1 of 2 workers: ROLLCALL_MIN_WORKERS lets it go on"),
+        ("training", 2, "another node has its place"),
+        ("waiting for a job (rollcall submit)", 1, ""),
+    ],
+)
+def test_status_says_what_the_job_does_while_a_worker_is_away(
+    phase: str, present: int, said: str
+) -> None:
+    lost = {"node": "gn2", "address": "10.0.0.2", "joined": True, "present": False}
+    state = {
+        **{"head": "head", "phase": phase, "present": present, "expected_workers": 2},
+        **{"nodes": [lost | {"silent_seconds": 9.0, "warnings": []}], "missing": []},
+        **{"outcome": None, "page": "http://h", "attempt": 2, "failures": 1, "is_starting": False},
+    }
+    found = [line for line in remote.state_sentences(state) if "meanwhile" in line]
+    assert len(found) == bool(said)
+    assert all(line.startswith(f"  meanwhile: {said}") for line in found)
+
+
 def test_status_of_a_run_that_no_head_leads_names_the_commands_that_tell_of_it(
     tmp_path: Path,
 ) -> None:
