@@ -18,9 +18,11 @@ def duration(seconds: float) -> str:
     raise AssertionError("days have no end")
 
 
-def counted(number: int, noun: str) -> str:
-    """Pure: return the number with its noun, such as `1 step` and `2 steps`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: float, noun: str) -> str:
+    """Pure: return the number with its noun, such as `1 step`, `2 steps` and `2 processes`."""
+    shown = f"{number:g}" if isinstance(number, float) else str(number)
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{shown} {noun}{'' if number == 1 else ending}"
 
 
 def steps_kept(kept: int, lost: int) -> str:

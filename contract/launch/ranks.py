@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from contract.durations import counted
 from contract.launch.launcher_flags import Launch
 from contract.resources import NodeResources
 
@@ -63,8 +64,8 @@ def lacking(launch: Launch, nodes: Sequence[NodeResources]) -> list[str]:
     of_all = launch.accelerate is not None and wanted == total and len(chosen) > 1
     remedy = f" (with --num_machines {len(chosen)}, it is {total} of all nodes)" if of_all else ""
     faults = [
-        f"{node.name} has {node.gpus} GPUs, and the job starts {wanted} processes on each node"
-        f"{remedy}"
+        f"{node.name} has {counted(node.gpus, 'GPU')}, and the job starts "
+        f"{counted(wanted, 'process')} on each node{remedy}"
         for node in chosen
         if node.gpus and wanted > node.gpus
     ]
@@ -93,7 +94,7 @@ def layout(launch: Launch, nodes: Sequence[NodeResources]) -> dict[str, Any]:
         for count in sorted(set(counts), reverse=True)
     ]
     idle = [
-        f"{node.name} has {node.gpus - count} GPUs without a rank"
+        f"{node.name} has {counted(node.gpus - count, 'GPU')} without a rank"
         for node, count in zip(chosen, counts, strict=True)
         if node.gpus > count
     ]

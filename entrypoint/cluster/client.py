@@ -26,7 +26,7 @@ from entrypoint.cluster.trust import (
 from entrypoint.machine import oom_kills
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net import wait
-from entrypoint.net.http import bearer
+from entrypoint.net.http import bearer, said_by
 from entrypoint.net.sockets import host_port
 from entrypoint.net.tls import NotProvenError
 from entrypoint.preflight.changes import Change
@@ -225,7 +225,7 @@ class ControlClient:
             # A server that only ends the connection may be a head that ends.
             if isinstance(error, httpx.RemoteProtocolError) and not str(error).startswith(ENDED):
                 raise self._no_head("its answer is no HTTP") from None
-            raise wait.NotYetError(f"{self.base}: {error or type(error).__name__}") from None
+            raise wait.NotYetError(f"{self.base}: {said_by(error)}") from None
         if answer.status_code == httpx.codes.UPGRADE_REQUIRED:
             raise OtherTlsError(
                 f"the head at {self.base} speaks TLS, and this side does not: set the same "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from contract.durations import counted
 from contract.resources import NodeResources
 
 
@@ -47,7 +48,7 @@ class NodeInfo:
         """Such as "2 CPUs, 8 GPUs, 23.5 GiB"."""
         cpus, gpus = self.inventory.get("cpus", 0), self.inventory.get("gpus", 0)
         memory = self.inventory.get("memory_bytes", 0) / 2**30
-        return f"{cpus:g} CPUs, {gpus:g} GPUs, {memory:.1f} GiB"
+        return f"{counted(cpus, 'CPU')}, {counted(gpus, 'GPU')}, {memory:.1f} GiB"
 
     @property
     def offer(self) -> NodeResources:

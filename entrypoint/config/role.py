@@ -380,15 +380,16 @@ def _spare_faults(settings: Settings) -> Iterator[Fault]:
         return
     source = _source(settings, "expected_workers", "nodes")
     if nodes is not None and spares > nodes - 2:
-        problem = f"leaves no worker of the {nodes} nodes of {settings.platform.name}: one is the"
-        problem += f" head ({settings.platform.sources['nodes']})"
+        problem = f"leaves no worker of the {counted(nodes, 'node')} of {settings.platform.name}: "
+        problem += f"one is the head ({settings.platform.sources['nodes']})"
         remedy = f"give at most {max(0, nodes - 2)}, or start more nodes"
     elif expected_workers(settings) == 0:
         problem = f"are to take a lost worker's place, and no worker is expected ({source})"
         remedy = "leave it out, or set EXPECTED_WORKERS to the workers without the spares"
     elif nodes is not None and expected_workers(settings) + spares > nodes - 1:
-        problem = f"and the {expected_workers(settings)} workers of {source} are more than the "
-        problem += f"{nodes - 1} nodes besides the head ({settings.platform.sources['nodes']})"
+        workers, others = counted(expected_workers(settings), "worker"), counted(nodes - 1, "node")
+        problem = f"and the {workers} of {source} are more than the "
+        problem += f"{others} besides the head ({settings.platform.sources['nodes']})"
         remedy = "lower one of them: EXPECTED_WORKERS does not count the spares"
     else:
         return

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from contract.durations import counted
 from contract.resources import gpu_model
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.preflight.verdict import Verdict
@@ -82,7 +83,7 @@ def judge(row: Mapping[str, Any], allowed: float) -> CollectiveResult:
     single = [fault for fault in faults if len(fault["nodes"]) == 1]
     unstarted = tuple(fault["nodes"][0] for fault in single if fault["unstarted"])
     faulty = tuple(fault["nodes"][0] for fault in single if not fault["unstarted"])
-    sentence = f"all-reduce over {len(row['nodes'])} nodes: "
+    sentence = f"all-reduce over {counted(len(row['nodes']), 'node')}: "
     sentence += "no answer" if gbs is None else f"{gbs:.3g} GB/s"
     if gbs is not None and allowed:
         sentence += f", {gbs / allowed:.0%} of what their links and GPUs allow"

@@ -22,7 +22,7 @@ from entrypoint.job import job_log
 from entrypoint.job.job_log import Telling
 from entrypoint.job.recipes.base import JobCommand
 from entrypoint.net import wait
-from entrypoint.net.http import bearer, direct, or_not_yet
+from entrypoint.net.http import bearer, direct, or_not_yet, said_by
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class JobClient:
                     self._upload(package)
                 answer = self._http.post("", json=body)
             except httpx.HTTPError as error:
-                raise wait.NotYetError(f"{error or type(error).__name__}") from None
+                raise wait.NotYetError(said_by(error)) from None
             if answer.status_code >= 500 and "already exists" not in answer.text:
                 raise wait.NotYetError(_last_line(answer.text))
             if answer.status_code >= 400 and "already exists" not in answer.text:
@@ -160,7 +160,7 @@ class JobClient:
             try:
                 self._http.post(f"{submission_id}/stop").raise_for_status()
             except httpx.HTTPError as error:
-                raise wait.NotYetError(str(error) or type(error).__name__) from None
+                raise wait.NotYetError(said_by(error)) from None
 
         try:
             wait.until("Ray to stop the job", post, timeout=STOP_TIMEOUT_SECONDS, stop=NEVER)

@@ -38,13 +38,18 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
+def said_by(error: Exception) -> str:
+    """Return an error's words without a full stop, as others follow them; its type without any."""
+    return str(error).rstrip(". ") or type(error).__name__
+
+
 @contextmanager
 def or_not_yet(begin: str = "") -> Iterator[None]:
     """Raises NotYetError, whose words begin with `begin`, for no answer or an unfit one."""
     try:
         yield
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise NotYetError(f"{begin}{str(error) or type(error).__name__}") from None
+        raise NotYetError(f"{begin}{said_by(error)}") from None
 
 
 def status_of(url: str) -> int:
@@ -56,7 +61,7 @@ def status_of(url: str) -> int:
         with httpx.Client(transport=direct(), timeout=ANSWER_SECONDS) as http:
             status = http.get(url).status_code
     except httpx.HTTPError as error:
-        raise NotYetError(f"{url}: {error or type(error).__name__}") from None
+        raise NotYetError(f"{url}: {said_by(error)}") from None
     if status in NOT_READY:
         raise NotYetError(f"{url} answers {status}")
     return status

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from contract.durations import counted
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine import infiniband, nccl_names
 from entrypoint.machine.infiniband import ROCE_V2, Port
@@ -36,10 +37,14 @@ def _used(context: Context, found: list[Port]) -> list[Port]:
     return [port for port in chosen if port.active]
 
 
+def _ports(some: list[Port]) -> str:
+    return f"{counted(len(some), 'port')} {'is' if len(some) == 1 else 'are'}"
+
+
 def ports(context: Context, found: list[Port]) -> Finding:
     down = [port for port in found if not port.active]
     if not down:
-        return Finding(Verdict.PASS, f"{len(found)} ports are active")
+        return Finding(Verdict.PASS, f"{_ports(found)} active")
     evidence = ", ".join(f"{port} is {port.state} ({port.physical})" for port in down)
     remedy = "check cable, switch port and subnet manager, or use another node"
     active = [port for port in found if port.active]
@@ -102,7 +107,7 @@ def gids(context: Context, found: list[Port]) -> Finding:
             remedy = "give its network interface an IPv4 address"
             return Finding(Verdict.FAIL, f"{port} has no {ROCE_V2} address", remedy)
     chosen = f"NCCL_IB_GID_INDEX={index}" if index >= 0 else "NCCL chooses the index"
-    return Finding(Verdict.PASS, f"{chosen}; it fits {len(used)} ports")
+    return Finding(Verdict.PASS, f"{chosen}; it fits {counted(len(used), 'port')}")
 
 
 def hcas(context: Context) -> Finding:
@@ -121,7 +126,7 @@ def hcas(context: Context) -> Finding:
         return Finding(Verdict.FAIL, f"{evidence}: nothing is left", "unset it, or name these")
     if unfit:
         return Finding(Verdict.WARN, f"{evidence}: no {', '.join(unfit)}", "name these")
-    return Finding(Verdict.PASS, f"NCCL_IB_HCA={pattern} chooses {len(chosen)} ports")
+    return Finding(Verdict.PASS, f"NCCL_IB_HCA={pattern} chooses {counted(len(chosen), 'port')}")
 
 
 def mtus(context: Context, found: list[Port]) -> Finding:
@@ -187,7 +192,7 @@ def verbs(context: Context, found: list[Port]) -> Finding:
         evidence += f"{dev / 'infiniband'}: NCCL does without"
         verdict = Verdict.FAIL if infiniband.named(context.environ) else Verdict.WARN
         return Finding(verdict, evidence, "start the container with --device /dev/infiniband")
-    return Finding(Verdict.PASS, f"user {os.geteuid()} may open {len(files)} ports")
+    return Finding(Verdict.PASS, f"user {os.geteuid()} may open {counted(len(files), 'port')}")
 
 
 def disabled(context: Context, found: list[Port]) -> Finding:
@@ -195,7 +200,7 @@ def disabled(context: Context, found: list[Port]) -> Finding:
     active = [port for port in found if port.active]
     off = infiniband.disabled(context.environ)
     if off and active:
-        evidence = f"NCCL_IB_DISABLE={raw}, and {len(active)} ports are active"
+        evidence = f"NCCL_IB_DISABLE={raw}, and {_ports(active)} active"
         return Finding(Verdict.WARN, evidence, "unset NCCL_IB_DISABLE: sockets are far slower")
     return Finding(Verdict.PASS, "NCCL may use InfiniBand" if not off else "NCCL uses sockets")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from contract.durations import counted
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.settings import Settings
@@ -78,7 +79,8 @@ def devices(context: Context) -> Finding:
         names = ", ".join(map(str, closed))
         evidence = f"user {os.geteuid()} cannot read and write {names}"
         return Finding(Verdict.FAIL, evidence, remedy)
-    return Finding(Verdict.PASS, f"user {os.geteuid()} may open all {len(needed)} device files")
+    files = counted(len(needed), "device file")
+    return Finding(Verdict.PASS, f"user {os.geteuid()} may open {files}")
 
 
 def _may_be(device: Path, names: Sequence[str]) -> bool:
@@ -130,7 +132,7 @@ def judge_visible(
             return Finding(Verdict.FAIL, problem, f"unset {name}, or name GPUs below {left}")
         left = len(discover.visible({name: value}, left, is_amd=is_amd))
     if given and left < found and left != wanted:
-        return Finding(Verdict.WARN, f"{evidence} shows {left} of {found} GPUs")
+        return Finding(Verdict.WARN, f"{evidence} shows {left} of {counted(found, 'GPU')}")
     return Finding(Verdict.PASS, evidence or "no variable hides a GPU")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contract import durations
 from contract.resources import gpu_model
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine.gpus import discover
@@ -28,7 +29,8 @@ def present(context: Context) -> Finding:
 
 def _files(context: Context) -> str:
     found, used = discover.count(context.machine), len(context.gpus)
-    return f"{found} GPU device files" + (f", this node uses {used} GPUs" if used != found else "")
+    files = durations.counted(found, "GPU device file")
+    return files + (f", this node uses {durations.counted(used, 'GPU')}" if used != found else "")
 
 
 def counted(context: Context) -> Finding:
@@ -76,7 +78,7 @@ def remapped_rows(gpu: Gpu) -> Finding | None:
     rows = gpu.remapped_rows()
     if rows is None:
         return None
-    evidence = f"{rows.uncorrected} rows remapped for uncorrected errors"
+    evidence = f"{durations.counted(rows.uncorrected, 'row')} remapped for uncorrected errors"
     if rows.failed or rows.uncorrected > MOST_REMAPPED_ROWS:
         evidence += ", and a remapping failed" if rows.failed else ""
         return Finding(Verdict.FAIL, evidence, "replace the GPU")
@@ -134,7 +136,9 @@ def links(gpu: Gpu) -> Finding | None:
     state, model = gpu.links(), gpu_model(gpu.model())
     if state is None:
         return None
-    evidence = f"{state.up} of {state.up + state.down} links to other GPUs are up"
+    evidence = (
+        f"{state.up} of {durations.counted(state.up + state.down, 'link')} to other GPUs are up"
+    )
     remedy = "restart the fabric manager and reset the GPU, or use another node"
     if state.down and state.up:
         return Finding(Verdict.FAIL, evidence, remedy)

@@ -212,7 +212,7 @@ def _discard(target: Any) -> None:
 
 
 def _cause(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)

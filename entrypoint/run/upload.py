@@ -38,6 +38,7 @@ from contract.manifest import (
     newest_checkpoint,
     steps_on_disk,
 )
+from contract.options import ended
 from contract.run_dir import RunFiles
 from entrypoint.net import wait
 from entrypoint.run import errors, object_store_files, restore
@@ -159,7 +160,7 @@ class Uploads:
             self._outage = True
             self._record(
                 "upload-failed",
-                f"{self._store.url} does not take the uploads: {why}. The run continues; the "
+                f"{self._store.url} does not take the uploads: {ended(why)} The run continues; the "
                 "uploads are tried again.",
             )
 

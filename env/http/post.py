@@ -91,7 +91,7 @@ async def post_json(client: httpx.AsyncClient, url: str, body: object, timeout: 
     except TimeoutError:
         raise OutageError(url, f"no answer within {timeout:.3g} s", slow=True) from None
     except httpx.RequestError as error:
-        raise OutageError(url, f"{type(error).__name__}: {error}") from error
+        raise OutageError(url, f"{type(error).__name__}: {error}".rstrip(". :")) from error
     if response.status_code >= 500 or response.status_code in WORTH_ANOTHER_TRY:
         raise OutageError(url, _words(response), _retry_after(response))
     if response.status_code >= 300:

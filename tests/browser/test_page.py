@@ -227,10 +227,10 @@ def test_a_head_that_ends_right_after_the_outcome_is_not_lost(head: Head, tab: P
     expect(tab.locator("#events li")).to_have_count(3)
     tab.route("**/v1/state*", lambda route: route.abort())
     details = {"outcome": "stopped", "exit_code": 143}
-    append_event(head.run.journal, "outcome", "stopped; step 5 is saved", details)
+    append_event(head.run.journal, "outcome", "step 5 is saved", details)
     head.control.__exit__()
     expect(tab.locator("#state")).to_have_text("Stopped")
-    expect(tab.locator("#sentence")).to_have_text("stopped; step 5 is saved")
+    expect(tab.locator("#sentence")).to_have_text("step 5 is saved")
     expect(tab.locator("#verdict")).to_contain_text("The run was stopped.")
     tab.wait_for_timeout(10_000)  # longer than until a head counts as lost
     expect(tab.locator("#updated")).to_contain_text("The head has ended.")

@@ -191,11 +191,22 @@ def test_the_reason_of_a_wrong_use_is_the_trainers_and_not_what_ray_relays_after
     assert world.sentences("failure") == [f"usage: {says[0]}"]
 
 
-def test_a_killed_driver_is_named_by_its_signal(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("process", "environ"),
+    [
+        ("driver", {}),
+        ("program", {"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": "python train.py"}),
+        ("program", {"ROLLCALL_RECIPE": "torchrun", "ROLLCALL_JOB": "torchrun train.py"}),
+    ],
+)
+def test_a_killed_process_is_named_by_its_signal(
+    tmp_path: Path, process: str, environ: dict[str, str]
+) -> None:
     killed = JobInfo("FAILED", "last available logs:\n  warnings.warn(", driver_exit_code=-9)
-    world = World(tmp_path, ends(killed), ends(FINISHED))
+    world = World(tmp_path, ends(killed), ends(FINISHED), **environ)
     world.lives()
-    assert world.sentences("failure") == ["unknown: the driver was ended by signal 9 (Killed)"]
+    told = f"the {process} was ended by signal 9 (SIGKILL, Killed): often by the kernel"
+    assert world.sentences("failure")[0].startswith(f"unknown: {told}")
 
 
 def test_a_job_that_ray_refuses_counts_as_a_failed_attempt(
@@ -219,7 +230,7 @@ def test_a_stop_lets_the_job_save_and_ends_with_143(tmp_path: Path) -> None:
 
     world = World(tmp_path, saves_when_stopped)
     outcome = world.lives()
-    assert outcome == Outcome("stopped", ExitCode.STOPPED, "stopped; step 7 is saved")
+    assert outcome == Outcome("stopped", ExitCode.STOPPED, "step 7 is saved")
     assert world.kinds() == ["roll", "attempt", "stop"]
 
 

@@ -47,7 +47,7 @@ def head(tmp_path: Path) -> JobHead:
         (("torchrun", "--nproc-per-node", "4", "train.py"), "a has 3 GPUs, and the job starts 4"),
         ((*SFT, "--train_batch_size", "32"), "--train_batch_size: is not a multiple of 6 ranks"),
         ((*PPO, "--pretrain", "org/model", "--remote_rm_url", "http://r", *LARGE), "policy"),
-        ((*VERL, "trainer.n_gpus_per_node=8"), "verl wants 8 GPUs on each of 1 nodes"),
+        ((*VERL, "trainer.n_gpus_per_node=8"), "verl wants 8 GPUs on each of 1 node"),
     ],
     ids=["torchrun", "supervised", "builtin", "verl"],
 )

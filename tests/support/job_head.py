@@ -39,7 +39,7 @@ def fails(run: RunContext) -> Outcome:
 def until_stopped(run: RunContext) -> Outcome:
     """A job that ends only if it, or the node, is asked to stop."""
     run.inbox.stop.wait(30)
-    return Outcome("stopped", ExitCode.STOPPED, "stopped; step 7 is saved")
+    return Outcome("stopped", ExitCode.STOPPED, "step 7 is saved")
 
 
 def soon(check: Callable[[], bool]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from contract.durations import counted
 from contract.files.os_errors import with_errno
+from contract.options import ended
 from env.types import Prompt, RewardFunction, RewardRequest
 from env.user_code import Raised, same_fault
 
@@ -152,7 +153,7 @@ def without_tokens(config: Config, data: object, prompts: Sequence[Prompt]) -> s
     except OSError:
         raise
     except Exception as error:  # the library raises no other kind
-        return f"{file} is damaged: {error}. Download or export the tokeniser again"
+        return f"{file} is damaged: {ended(str(error))} Download or export the tokeniser again"
     seen: dict[str, bool] = {}
 
     def alone(character: str) -> bool:

@@ -221,7 +221,7 @@ def shared_sample_faults(config: Config) -> Iterator[Fault]:
             yield Fault(
                 "--ring_attn_size",
                 str(size),
-                f"does not divide the {ranks} ranks of the {role}",
+                f"does not divide the {counted(ranks, 'rank')} of the {role}",
                 f"{' or '.join(fitting)} would, or other GPUs by --{PREFIXES[role]}_num_nodes and "
                 f"--{PREFIXES[role]}_num_gpus_per_node",
             )

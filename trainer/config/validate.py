@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from contract.durations import counted
 from contract.files.hf_cache import cached
 from contract.files.os_errors import why_absent
 from contract.options import Fault, MissingFile, nearest
@@ -145,7 +146,7 @@ def _batch_faults(config: Config) -> Iterator[Fault]:
         yield Fault(
             "--train_batch_size",
             str(batch),
-            f"does not divide the {samples} samples of a step "
+            f"does not divide the {counted(samples, 'sample')} of a step "
             f"(rollout_batch_size {config.rollout_batch_size} x "
             f"n_samples_per_prompt {config.n_samples_per_prompt})",
             f"{_nearest_divisors(samples, batch)} would",
@@ -351,7 +352,7 @@ def _sharding_faults(config: Config) -> Iterator[Fault]:
             yield Fault(
                 "--zpg",
                 str(config.sharding.zpg),
-                f"does not divide the {ranks} ranks of the {model}",
+                f"does not divide the {counted(ranks, 'rank')} of the {model}",
                 f"{_nearest_divisors(ranks, config.sharding.zpg)} would",
             )
 

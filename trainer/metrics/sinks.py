@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.background import in_background
+from contract.options import ended
 from contract.redaction import redact, secret_texts
 from trainer.cluster.driver_exit import LEAVE_SECONDS
 from trainer.config.config import Config
@@ -79,7 +80,7 @@ def connect(config: Config, run_id: str | None) -> Wandb | None:
         )
     except Exception as error:  # also of its settings, such as an address that is none
         why = redact(str(error), secret_texts(os.environ))
-        print(f"No W&B in this attempt: {why}. Metrics go to metrics.jsonl.", flush=True)
+        print(f"No W&B in this attempt: {ended(why)} Metrics go to metrics.jsonl.", flush=True)
         return None
     return Wandb(run)
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
+from contract.options import ended
 from trainer.algorithms import batching
 from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
@@ -356,6 +357,6 @@ def _explained(settings: EngineSettings, error: Exception) -> str:
 
     said = " ".join(str(error).split())
     return (
-        f"vLLM {__version__} cannot run {settings.model}: {said}. If vLLM does not know the "
+        f"vLLM {__version__} cannot run {settings.model}: {ended(said)} If vLLM does not know the "
         "model, --rollout_engine hf decodes with transformers"
     )

@@ -18,7 +18,7 @@ from trl.trainer.utils import global_then_local_main_first
 from contract.exit_codes import ExitCode
 from contract.journal import journal_writer
 from contract.launch.model_digests import ModelDigests, OtherModelError
-from contract.options import ConfigError, Fault
+from contract.options import ConfigError, Fault, ended
 from contract.run_dir import RunFiles
 from env.data.prompts import PromptError
 from trainer.models import hf_export, hub, lora, pretrained, zero3
@@ -186,8 +186,8 @@ def _told(flags: StageFlags, error: Exception, inputs: Inputs) -> Exception:
         if may_be_row and rows is not None and (refused := data.refused(rows, inputs.tokenizer)):
             number, why = refused
             return PromptError(
-                f"{data.where(flags, names, number)}: the chat template refuses the row: {why}. "
-                "Correct the row, or give --tokenizer_chat_template one that takes it"
+                f"{data.where(flags, names, number)}: the chat template refuses the row: "
+                f"{ended(why)} Correct the row, or give --tokenizer_chat_template one that takes it"
             )
     if not (isinstance(error, ValueError) and "template" in str(error)):
         return error

@@ -167,7 +167,7 @@ def decide(
     if failure is FailureClass.PREEMPTED:
         nothing = OWN_SAVE if history.saves_itself else "no step was saved yet"
         saved = f"step {from_step} is saved" if from_step else nothing
-        return Stop("stopped", ExitCode.STOPPED, f"stopped; {saved}")
+        return Stop("stopped", ExitCode.STOPPED, saved)
     about = FAILURES[failure]
     if about.is_final:
         return Stop("failed", about.exit_code, about.reason)

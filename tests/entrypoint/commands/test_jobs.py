@@ -29,7 +29,7 @@ from tests.support.printed import Printed
 
 __all__ = ["head", "job_head"]
 
-STOPPED = "job-1 (stopped, exit code 143): stopped; step 7 is saved"
+STOPPED = "job-1 (stopped, exit code 143): step 7 is saved"
 
 
 def rollcall(where: JobHead, *words: str, **env: str) -> int:
@@ -231,6 +231,12 @@ def test_a_submission_whose_answer_is_lost_is_repeated_and_is_one_job(
             ["submit", "--", "no-such-program"],
             "no-such-program is not a program on this node",
         ),
+        (
+            ["submit", "--", "rollcall", "up", "--", "python", "my job.py"],
+            "`rollcall up` starts a node, and is no job: give what comes after it alone: "
+            "python 'my job.py'",
+        ),
+        (["submit", "rollcall status"], "`rollcall status` is no job: give the job alone"),
         (["status", "job-7"], "there is no job job-7: there are no jobs yet"),
         (["stop", "now"], "there is no job now"),
         (["logs", "--follow"], "logs --follow takes a NAME, a job, or one of head"),

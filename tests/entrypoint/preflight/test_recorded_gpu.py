@@ -21,7 +21,7 @@ def asked(dev: Path, state: str) -> dict[str, Result]:
 
 
 H200 = {
-    "gpu.count": "pass: 1 GPU device files; GPU 0: NVIDIA H200",
+    "gpu.count": "pass: 1 GPU device file; GPU 0: NVIDIA H200",
     "gpu.recovery": "pass: GPU 0: the driver asks for nothing",
     "gpu.ecc": "pass: GPU 0: 0 uncorrected and 0 corrected memory errors",
     "gpu.remapped_rows": "pass: GPU 0: 0 rows remapped for uncorrected errors",

@@ -151,7 +151,7 @@ def test_shared_slots_need_what_every_tenant_asks_for(tiny: Tiny, run_dir: Path)
                 "ref_num_gpus_per_node": 1,
                 "ref_num_nodes": 1,
             },
-            "1 ranks of the reference",
+            "1 rank of the reference",
         ),
         ({"ref_resources": '{"v100": 0}'}, 'must be a JSON object such as {"v100": 1}'),
         ({"ref_resources": "v100"}, "must be a JSON object"),

@@ -97,7 +97,7 @@ from trainer.config.schema import flags_of
         ),
         ({"environment_args": "[3]"}, "--environment_args", "a JSON object of keyword arguments"),
         ({"agent_func_path": "agent.py"}, "--agent_func_path", "No such file"),
-        ({"ring_attn_size": 2}, "--ring_attn_size", "does not divide the 1 ranks"),
+        ({"ring_attn_size": 2}, "--ring_attn_size", "does not divide the 1 rank "),
         ({"dual_clip": 1}, "--dual_clip", "greater than 1"),
         ({"gamma": "nan"}, "--gamma", "must be a number"),
     ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from contract.durations import counted
 from entrypoint.job.recipes.openrlhf.command_line import OpenRLHFCommand
 from entrypoint.job.recipes.openrlhf.flags import Flag
 
@@ -79,9 +80,9 @@ def lacking(command: OpenRLHFCommand, gpus: Sequence[int]) -> list[str]:
     if (total := sum(wanted.values())) > sum(gpus):
         parts = ", ".join(f"{name} {count}" for name, count in wanted.items() if count)
         found.append(
-            f"OpenRLHF wants {total} GPUs ({parts}); the nodes offer {offered}. It would wait for "
-            "ever: give smaller numbers, or let all share GPUs (--train.colocate_all, in older "
-            "releases --colocate_all_models)"
+            f"OpenRLHF wants {counted(total, 'GPU')} ({parts}); the nodes offer {offered}. "
+            "It would wait for ever: give smaller numbers, or let all share GPUs "
+            "(--train.colocate_all, in older releases --colocate_all_models)"
         )
     return found
 
@@ -160,8 +161,8 @@ def _with_engines(command: OpenRLHFCommand, total: int) -> Chosen:
     if sum(demand(shared).values()) > total or _contradictions(shared):
         return Chosen(command)
     warnings = (
-        f"OpenRLHF wants {sum(wanted.values())} GPUs and the nodes have {total}, so actor and "
-        f"reference share {wanted['actor']} GPUs (--{WITH_ACTOR})",
+        f"OpenRLHF wants {counted(sum(wanted.values()), 'GPU')} and the nodes have {total}, so "
+        f"actor and reference share {counted(wanted['actor'], 'GPU')} (--{WITH_ACTOR})",
     )
     return Chosen(shared, warnings)
 
@@ -182,8 +183,9 @@ def _contradictions(command: OpenRLHFCommand) -> list[str]:
     if everything and not command.has(ASYNC) and _engines(command) != actor:
         engines, parallel = command.number(ENGINES) or 0, command.number(TENSOR_PARALLEL) or 1
         found.append(
-            f"{engines} engines of {parallel} GPUs share the actor's {actor} GPUs, so they must be "
-            f"as many: give --{ENGINES} and --{TENSOR_PARALLEL} whose product is {actor}"
+            f"{counted(engines, 'engine')} of {counted(parallel, 'GPU')} share the actor's "
+            f"{counted(actor, 'GPU')}, so they must be as many: give "
+            f"--{ENGINES} and --{TENSOR_PARALLEL} whose product is {actor}"
         )
     return found
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+from contract.durations import counted
 from contract.launch.command_lines import PYTHON, script_place, variables_before
 from contract.options import TRUE
 from entrypoint.job.job_end import JobEnd
@@ -329,7 +330,7 @@ def lacking(command: VerlCommand, gpus: Sequence[int], framework: str = "verl") 
         return ""
     offered = ", ".join(map(str, gpus)) or "0"
     more = "".join(f", and {count} for {name}" for name, count in others.items())
-    wanted = f"{framework} wants {each} GPUs on each of {nodes} nodes{more}"
+    wanted = f"{framework} wants {counted(each, 'GPU')} on each of {counted(nodes, 'node')}{more}"
     return f"{wanted}; the nodes offer {offered}"
 
 

@@ -125,7 +125,7 @@ def test_the_sentence_tells_of_the_newest_of_what_disk_and_memory_hold(
     [
         (F.UNKNOWN, f"the job died: {OWN_START}", 0),
         (F.GPU_OOM, f"out of memory (gpu_oom): {OWN_START} once", 0),
-        (F.PREEMPTED, "stopped; what the job has saved is not known", 0),
+        (F.PREEMPTED, "what the job has saved is not known", 0),
         (F.UNKNOWN, "the job died: resuming from step 40", 40),
     ],
 )

@@ -132,7 +132,7 @@ def test_a_job_that_is_over_does_not_resume_with_its_cluster(
     job.root.mkdir(parents=True)
     append_event(job.journal, "start", "job-1 begins on the cluster of head")
     stopped = {"outcome": "stopped", "exit_code": 143}
-    append_event(job.journal, "outcome", "stopped; step 3 is saved", stopped)
+    append_event(job.journal, "outcome", "step 3 is saved", stopped)
     (job.root / "job.json").write_text(json.dumps({"ended": ended}))
     found = read_run.of_run(job).end
     assert found is not None

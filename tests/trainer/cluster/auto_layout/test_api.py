@@ -198,7 +198,7 @@ def test_gpus_that_share_samples_and_divide_no_layout_are_named(
     config = parse(argv, incomplete=True)
     for offers in (nodes(4), [NodeResources(name="n", cpus=8)]):
         choice = complete(config, named_in(argv), offers, lambda model: models["0.5B"])
-        assert f"does not divide the 1 ranks of the policy (given: {ranks})" in choice.faults[0]
+        assert f"does not divide the 1 rank of the policy (given: {ranks})" in choice.faults[0]
 
 
 def test_gradients_are_sharded_only_if_whole_ones_do_not_fit(models: dict[str, ModelSize]) -> None:
