@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from contract.durations import counted
 from contract.resources import NodeResources
 from trainer.cluster import host_memory, memory_estimate
 from trainer.cluster.auto_layout import cost, kernels
@@ -128,9 +127,7 @@ def idle(found: Assignment, offers: Sequence[NodeResources]) -> str | None:
     unused = [offer.name for offer in offers if offer.gpus and offer.name not in busy]
     *most, last = unused or [""]
     named = f", all of {', '.join(most)}{' and ' if most else ''}{last}," if unused else ""
-    idle_ones = total - found.layout.slots
-    verb = "has" if idle_ones == 1 else "have"
-    return f"{idle_ones} of {counted(total, 'GPU')}{named} {verb} no work"
+    return f"{total - found.layout.slots} of {total} GPUs{named} have no work"
 
 
 def _group(

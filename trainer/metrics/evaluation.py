@@ -24,7 +24,10 @@ class Evaluation:
     truncated: float
     """Share of completions that reached the length limit, 0 to 1."""
     is_graded: bool = False
-    """Not all of the completions have 0 or 1: their mean is a reward, and no share is right."""
+    """The reward function tells no `acc`, or not all of its values are 0 or 1.
+
+    Their mean is a reward then, and no share is right: a graded reward may begin with 1 for all.
+    """
 
     @classmethod
     def of(cls, samples: Sequence[Sample], k: int) -> Evaluation:
@@ -38,7 +41,7 @@ class Evaluation:
             k=k,
             response_length=float(np.mean([s.completion.length for s in samples])),
             truncated=float(np.mean([not s.completion.finished for s in samples])),
-            is_graded=any(value not in (0, 1) for accuracies in scored for value in accuracies),
+            is_graded=any(s.score.metrics.get("acc") not in (0, 1) for s in samples if s.score.ok),
         )
 
     def row(self) -> dict[str, float]:

@@ -39,13 +39,15 @@ def test_samples_without_a_reward_are_told_when_their_share_has_doubled() -> Non
 @pytest.mark.parametrize(
     ("scores", "is_graded"),
     [
-        ([Score.of(0.0), Score.of(1.0), Score.failed("it was down")], False),
+        ([Score.of(0.0, acc=0.0), Score.of(1.0, acc=1.0), Score.failed("it was down")], False),
+        ([Score.of(1.0), Score.of(1.0)], True),
+        ([Score.of(0.2, acc=0.5)], True),
         ([Score.of(0.3, acc=0.0), Score.of(0.7, acc=1.0)], False),
         ([Score.of(0.0), Score.of(0.3)], True),
         ([Score.of(1.0), Score.of(-1.0)], True),
     ],
 )
-def test_only_scores_of_0_and_1_are_shares_of_right_answers(
+def test_only_declared_scores_of_0_and_1_are_shares_of_right_answers(
     scores: list[Score], is_graded: bool
 ) -> None:
     row = Evaluation.of([sample(score) for score in scores], 1).row()
