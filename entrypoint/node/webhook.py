@@ -26,6 +26,7 @@ from entrypoint.cluster.event_stream import next_events
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.run import run_facts
+from entrypoint.run.failure_classes import FailureClass, evidence_of
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,10 @@ class News:
                 return self.message("start", event, sentence)
             case "failure":
                 self._failed_at = at
-                return self.message("failure", event, sentence)
+                about = event["details"]
+                is_known = about.get("failure") != FailureClass.UNKNOWN
+                text = sentence if is_known else evidence_of(about, sentence)
+                return self.message("failure", event, text)
             case "step" if self._failed_at is not None:
                 seconds = max(0.0, (at - self._failed_at).total_seconds())
                 self._failed_at = None

@@ -185,6 +185,9 @@ def test_a_server_that_is_down_ends_nothing_and_its_url_is_in_no_output(
     assert PATH not in "".join(r.getMessage() for r in caplog.records if r.name != "httpcore")
 
 
+KILLED = "the program was ended by signal 9 (SIGKILL, Killed)"
+
+
 def test_a_number_that_json_does_not_have_costs_no_message(
     quick: None, tmp_path: Path, claim: Claim, journal: Journal
 ) -> None:
@@ -193,11 +196,13 @@ def test_a_number_that_json_does_not_have_costs_no_message(
         hook_server() as hook,
         telling(settings_of(hook.url, tmp_path), RunFiles(tmp_path), claim),
     ):
-        journal.record("failure", "hang: no step for 600 s", failure="hang")
+        journal.record("failure", f"unknown: {KILLED}", failure="unknown", evidence=KILLED)
         journal.record("step", "step 2", step=2, reward=float("nan"), kl=float("inf"))
         journal.record("outcome", "the job has finished", outcome="finished", exit_code=0)
         eventually(lambda: hook.events == ["failure", "recovery", "end"])
     assert hook.taken[1]["details"] == {"step": 2, "reward": None, "kl": None}
+    assert hook.taken[0]["text"].endswith(f": {KILLED}")
+    assert "unknown" not in hook.taken[0]["text"]
 
 
 def test_a_proxy_that_cannot_be_used_costs_the_messages_and_not_the_run(
