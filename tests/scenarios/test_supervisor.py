@@ -191,21 +191,11 @@ def test_the_reason_of_a_wrong_use_is_the_trainers_and_not_what_ray_relays_after
     assert world.sentences("failure") == [f"usage: {says[0]}"]
 
 
-@pytest.mark.parametrize(
-    ("process", "environ"),
-    [
-        ("driver", {}),
-        ("program", {"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": "python train.py"}),
-        ("program", {"ROLLCALL_RECIPE": "torchrun", "ROLLCALL_JOB": "torchrun train.py"}),
-    ],
-)
-def test_a_killed_process_is_named_by_its_signal(
-    tmp_path: Path, process: str, environ: dict[str, str]
-) -> None:
+def test_a_killed_program_is_named_by_its_signal(tmp_path: Path) -> None:
     killed = JobInfo("FAILED", "last available logs:\n  warnings.warn(", driver_exit_code=-9)
-    world = World(tmp_path, ends(killed), ends(FINISHED), **environ)
+    world = World(tmp_path, ends(killed), ends(FINISHED))
     world.lives()
-    told = f"the {process} was ended by signal 9 (SIGKILL, Killed): often by the kernel"
+    told = "the program was ended by signal 9 (SIGKILL, Killed): often by the kernel"
     assert world.sentences("failure")[0].startswith(f"unknown: {told}")
 
 
