@@ -18,6 +18,7 @@ from typing import Any
 from env.environments.environment_file_check import AGENT_CLASS
 from env.environments.openrlhf_stand_in import importable
 from env.episodes.codec import TextCodec
+from env.episodes.engine_wait import EngineWait
 from env.episodes.episode import contained
 from env.episodes.types import (
     Context,
@@ -73,24 +74,7 @@ class _Engine:
     limits: Limits
     replies: list[Generated | None] = field(default_factory=list)
     """In the order of the calls; None for a call that is under way or has failed."""
-    calls: int = 0
-    """Calls under way: an agent may ask for several replies at once."""
-    waited: float = 0.0
-    """Seconds of finished calls."""
-    waits_since: float | None = None
-    """Time of a monotonic clock at which the first of the calls under way began."""
-
-    def seconds(self) -> float:
-        """Return how long the agent has waited for the engine."""
-        since = self.waits_since
-        return self.waited + (time.monotonic() - since if since is not None else 0.0)
-
-    def _count_calls(self, change: int) -> None:
-        if not self.calls:
-            self.waits_since = time.monotonic()
-        self.calls += change
-        if not self.calls:
-            self.waited, self.waits_since = self.seconds(), None
+    wait: EngineWait = field(default_factory=EngineWait)
 
     async def generate(
         self, prompt_token_ids: Sequence[int], sampling_params: Any, **_: Any
@@ -110,11 +94,8 @@ class _Engine:
         context = Context(tokens, limit, (stops,) if isinstance(stops, str) else tuple(stops))
         place = len(self.replies)
         self.replies.append(None)
-        self._count_calls(1)
-        try:
+        with self.wait.call():
             written = await self.generate_tokens(context)
-        finally:
-            self._count_calls(-1)
         self.replies[place] = written
         log_probs = [
             {token: SimpleNamespace(logprob=log_prob)}
@@ -172,7 +153,7 @@ class AgentAttempt:
         begun = time.monotonic()
         try:
             while not execution.done():
-                left = self.limits.seconds - (time.monotonic() - begun - engine.seconds())
+                left = self.limits.seconds - (time.monotonic() - begun - engine.wait.seconds())
                 if left <= 0:
                     raise EnvironmentFailedError(
                         f"{type(self.executor).__name__}.execute took {self.limits.seconds:g} s "

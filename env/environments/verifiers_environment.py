@@ -21,6 +21,7 @@ from verifiers.clients import OpenAIChatCompletionsClient
 from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
 from env.episodes.chat import Chat
+from env.episodes.engine_wait import EngineWait
 from env.episodes.episode import contained, release
 from env.episodes.messages import shortened
 from env.episodes.types import (
@@ -88,12 +89,7 @@ class PolicyClient(OpenAIChatCompletionsClient):
         """verifiers' state of the episode, once the rollout has made it."""
         self.failure: EnvironmentFailedError | None = None
         self.last: Generated | None = None
-        self.waited, self.waits_since = 0.0, None  # type: float, float | None
-
-    def seconds(self) -> float:
-        """Return how long the environment has waited for the engine."""
-        since = self.waits_since
-        return self.waited + (time.monotonic() - since if since is not None else 0.0)
+        self.wait = EngineWait()
 
     async def get_native_response(
         self,
@@ -121,11 +117,8 @@ class PolicyClient(OpenAIChatCompletionsClient):
         wanted = sampling_args.get("max_completion_tokens") or sampling_args.get("max_tokens")
         limit = min(wanted or room, room, self._limits.reply)
         stops = (stops,) if isinstance(stops, str) else tuple(stops)
-        self.waits_since = time.monotonic()
-        try:
+        with self.wait.call():
             written = await self._generate(Context(tuple(self.episode.tokens), limit, stops))
-        finally:
-            self.waited, self.waits_since = self.seconds(), None
         self.episode.act(written)
         self.last = written
         return written
@@ -267,7 +260,7 @@ class VerifiersAttempt:
         begun = time.monotonic()
         try:
             while not execution.done():
-                left = self.limits.seconds - (time.monotonic() - begun - client.seconds())
+                left = self.limits.seconds - (time.monotonic() - begun - client.wait.seconds())
                 if left <= 0:
                     raise TimeoutError
                 await asyncio.wait({execution}, timeout=left)
