@@ -15,6 +15,8 @@ class NodeInfo:
     address: str
     versions: Mapping[str, str]
     inventory: Mapping[str, float] = field(default_factory=dict)
+    gpu_ids: Sequence[str] = ()
+    """What identifies its GPUs, where the driver says it."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """Custom Ray resources."""
     joined: bool = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from contract.durations import counted
 from entrypoint.cluster.roll import RegisteredNode
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
@@ -71,7 +72,25 @@ def software(nodes: Sequence[RegisteredNode]) -> list[str]:
 def gpus(nodes: Sequence[RegisteredNode]) -> list[str]:
     models = {node.info.node: node.info.versions.get("gpu", "") for node in nodes}
     counts = {node.info.node: f"{node.info.inventory.get('gpus', 0):g}" for node in nodes}
-    return [*minority("the GPU", models), *minority("the number of GPUs", counts)]
+    differ = [*minority("the GPU", models), *minority("the number of GPUs", counts)]
+    return [*differ, *shared_gpus(nodes)]
+
+
+def shared_gpus(nodes: Sequence[RegisteredNode]) -> list[str]:
+    """Return a sentence for each set of nodes that use the same GPUs, as two on one machine do."""
+    users: dict[str, list[str]] = {}
+    for node in nodes:
+        for gpu in node.info.gpu_ids:
+            users.setdefault(gpu, []).append(node.info.node)
+    shared: dict[tuple[str, ...], list[str]] = {}
+    for gpu, names in users.items():
+        if len(names) > 1:
+            shared.setdefault(tuple(names), []).append(gpu)
+    return [
+        f"{_named(names)}: they share {counted(len(gpus), 'GPU')} ({_named(gpus)}); start each "
+        "node with GPUs of its own (docker run --gpus device=…, CUDA_VISIBLE_DEVICES)"
+        for names, gpus in shared.items()
+    ]
 
 
 def environment(nodes: Sequence[RegisteredNode]) -> list[str]:

@@ -68,6 +68,7 @@ class CheckIn(BaseModel):
     address: Address
     versions: Texts = {}
     inventory: Amounts = {}
+    gpu_ids: Lines = []
     resources: Amounts = {}
     joined: bool = False
     warnings: Lines = []

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from contract.durations import counted
 from contract.launch import distribution
 from entrypoint.config.settings import Settings
 from entrypoint.machine import infiniband, interfaces, limits
 from entrypoint.machine.gpus import amd, discover
-from entrypoint.machine.gpus.protocol import GpuError
+from entrypoint.machine.gpus.protocol import Gpu, GpuError
 from entrypoint.machine.view import THIS_MACHINE, Machine
+
+T = TypeVar("T")
 
 PACKAGES = ("ray", "torch", "vllm", "transformers")
 CUDA_PACKAGES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
@@ -146,10 +150,20 @@ def gpu_memory(settings: Settings, machine: Machine) -> int:
     """The bytes of the smallest GPU that this node uses; 0 if none says it."""
     if settings.gpu_memory is not None:
         return settings.gpu_memory
+    found = _asked(settings, machine, lambda gpu: gpu.memory())
+    return min((memory.total for memory in found if memory), default=0)
+
+
+def gpu_ids(settings: Settings, machine: Machine = THIS_MACHINE) -> tuple[str, ...]:
+    """What identifies the GPUs that this node uses; without those that do not say it."""
+    return tuple(chain.from_iterable(_asked(settings, machine, lambda gpu: gpu.ids())))
+
+
+def _asked(settings: Settings, machine: Machine, ask: Callable[[Gpu], T]) -> list[T]:
+    """The answers of the GPUs that this node uses; [] if one does not answer."""
     try:
         with discover.opened(settings, machine) as gpus:
             used = [] if isinstance(gpus, str) else gpus
-            found = [gpu.memory() for gpu in used if gpu and not isinstance(gpu, GpuError)]
+            return [ask(gpu) for gpu in used if gpu and not isinstance(gpu, GpuError)]
     except GpuError:
-        return 0
-    return min((memory.total for memory in found if memory), default=0)
+        return []

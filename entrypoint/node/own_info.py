@@ -10,7 +10,7 @@ from dataclasses import replace
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.machine import oom_kills
-from entrypoint.machine.inventory import collective_variables, inventory, versions
+from entrypoint.machine.inventory import collective_variables, gpu_ids, inventory, versions
 from entrypoint.preflight.run import examined_whole
 from entrypoint.run.tls import files as tls_files
 
@@ -25,6 +25,7 @@ def of_node(settings: Settings, address: str, findings: Mapping[str, str]) -> No
         address=address,
         versions=versions(settings),
         inventory=inventory(settings, address),
+        gpu_ids=gpu_ids(settings),
         resources=settings.resources,
         warnings=tuple(findings),
         findings=findings,

@@ -81,6 +81,9 @@ class SysfsGpu:
             read(self.device / "device"), "unknown AMD GPU"
         )
 
+    def ids(self) -> tuple[str, ...]:
+        return _ids(read(self.device / "unique_id"), self.partition())
+
     def recovery_action(self) -> str | None:
         return None
 
@@ -166,6 +169,9 @@ class AmdSmiGpu:
     def model(self) -> str:
         row = self._ask(self.smi.amdsmi_get_gpu_asic_info, self.handle)
         return str(row["market_name"]) if row else "unknown AMD GPU"
+
+    def ids(self) -> tuple[str, ...]:
+        return _ids(self._ask(self.smi.amdsmi_get_gpu_device_uuid, self.handle), self.partition())
 
     def recovery_action(self) -> str | None:
         return None
@@ -335,6 +341,11 @@ def _after(name: str, counts: str) -> int:
     """The number after `name` in a file such as `ue: 0\\nce: 2`."""
     found = re.search(rf"^{name}:\s*(\d+)", counts, re.MULTILINE)
     return int(found[1]) if found else 0
+
+
+def _ids(of_whole: str | None, partition: str | None) -> tuple[str, ...]:
+    """The parts of a divided GPU may have one id between them, which then says nothing."""
+    return (of_whole,) if of_whole and not partition else ()
 
 
 def _known(value: Any) -> int | None:

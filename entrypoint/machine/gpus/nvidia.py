@@ -205,6 +205,10 @@ class NvidiaGpu:
     def uuid(self) -> str:
         return self._ask(self.nvml.nvmlDeviceGetUUID, self.handle) or ""
 
+    def ids(self) -> tuple[str, ...]:
+        ask, handles = self.nvml.nvmlDeviceGetUUID, self.parts or (self.handle,)
+        return tuple(filter(None, (self._ask(ask, handle) for handle in handles)))
+
     def _ask(self, call: Callable[..., T], *arguments: object) -> T | None:
         """The answer; None if this GPU or driver does not know. Raises GpuError otherwise."""
         nvml = self.nvml

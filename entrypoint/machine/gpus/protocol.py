@@ -80,6 +80,9 @@ class Gpu(Protocol):
     @property
     def index(self) -> int: ...
     def model(self) -> str: ...
+    def ids(self) -> tuple[str, ...]:
+        """What identifies it, or each of its parts that the node uses; () if unknown."""
+
     def recovery_action(self) -> str | None:
         """The action that the driver asks for, in words; "" for none."""
 

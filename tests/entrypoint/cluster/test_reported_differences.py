@@ -77,6 +77,17 @@ def test_the_head_itself_may_be_the_one_that_differs() -> None:
     ]
 
 
+def test_nodes_on_one_machine_that_share_its_gpus_are_told() -> None:
+    first, others = ("GPU-0", "GPU-1"), ("GPU-2",)
+    seen = [
+        node("head", gpu_ids=first),
+        node("a", gpu_ids=others),
+        node("b", gpu_ids=(*first, "GPU-3")),
+    ]
+    (sentence,) = reported_differences.differences(seen)
+    assert sentence.startswith("nodes.gpus: head, b: they share 2 GPUs (GPU-0, GPU-1); start each")
+
+
 def test_of_two_that_differ_the_head_counts_as_right() -> None:
     assert reported_differences.minority("torch", {"head": "1", "a": "2"}) == [
         "a: torch is 2, on 1 of 2 nodes 1"
