@@ -199,7 +199,10 @@ class Attempt:
             self._line.end()
             where = "this node" if node == name else node
             sentence = f"{whose} has left {left} on {where}: ended"
-            self.run.journal.record("left-over", sentence, node=node)
+            try:
+                self.run.journal.record("left-over", sentence, node=node)
+            except OSError:  # whether the run waits for its storage is decided next
+                log.warning("%s", sentence)
 
     def _wait_for_end(self) -> None:
         try:

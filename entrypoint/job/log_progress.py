@@ -236,7 +236,8 @@ class LogProgress:
 
         Raises SupersededError if a later head owns the run.
         """
-        self._warn()
+        with suppress(OSError):  # storage is away: said later
+            self._warn()
         if self.metrics:
             self.metrics.write()
         # The first step shows whether the job resumed where it had to, so it is written, too.
@@ -283,17 +284,16 @@ class LogProgress:
 
     def _warn(self) -> None:
         if self._late == MOST_LATE:
-            self._late, self._matched = 0, True  # said once
             sentence = (
                 f"ROLLCALL_STEP_PATTERN takes more than {SEARCH_SECONDS:g} s for a line of the "
                 f"job's log, {MOST_LATE} times in a row, and is not searched any more in this "
                 "attempt: give a pattern without nested repetitions. A line of the log is: "
             )
             self.journal.record("step-pattern", f"{sentence}{self._line}", line=self._line)
+            self._late, self._matched = 0, True  # said once
         if self._matched or self._logged or self._heard_at is None:
             return
         if self.clock() - self._heard_at > UNMATCHED_SECONDS:
-            self._matched = True  # said once
             recipe = self.settings.recipe
             name = f"the recipe {recipe}'s own pattern of a step"
             waits = self.settings.waits_for_jobs
@@ -307,6 +307,7 @@ class LogProgress:
                 f"line of the log is: {self._line}"
             )
             self.journal.record("step-pattern", sentence, line=self._line)
+            self._matched = True  # said once
 
 
 def numbers(groups: Mapping[str, str | None]) -> dict[str, float]:

@@ -79,14 +79,16 @@ class LoggedMetrics:
             rows, self._waiting = self._waiting, []
         if not rows or self._is_another:
             return
-        lease.check(self.claim)
-        for place, row in enumerate(rows):
-            try:
+        written = 0
+        try:
+            lease.check(self.claim)
+            for row in rows:
                 self._append(row)
-            except OSError:  # it is tried again, as those after it
-                with self._lock:
-                    self._waiting[:0] = rows[place:]
-                return
+                written += 1
+        except OSError:  # such as storage that is away: they are tried again
+            with self._lock:
+                self._waiting[:0] = rows[written:]
+                del self._waiting[:-MOST_WAITING]
 
     def _append(self, row: _Row) -> None:
         """Append a row. A training's first one drops the rows of the steps that it repeats."""

@@ -7,9 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from contract import lease
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
@@ -21,6 +23,7 @@ from entrypoint.job.recipes import base as recipes
 from entrypoint.run.curves import Curves
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.journal import Journal
+from entrypoint.run.lease import Lease
 from tests.support.world import DIED, FINISHED, Act, World
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -34,14 +37,19 @@ class Clock:
         return self.now
 
 
-def reader(root: Path, before: Progress | None = None, **environ: str) -> LogProgress:
+def reader(
+    root: Path,
+    before: Progress | None = None,
+    claim: lease.Claim | None = None,
+    **environ: str,
+) -> LogProgress:
     given = {
         "ROLLCALL_RECIPE": "command",
         "ROLLCALL_RUN_DIR": str(root),
         "ROLLCALL_STEP_PATTERN": PATTERN,
         **environ,
     }
-    journal = Journal(RunFiles(root).journal, "head")
+    journal = Journal(RunFiles(root).journal, "head", claim=claim)
     journal.attempt = 3
     settings = read_settings(given, ["true"])
     return LogProgress(recipes.load(settings.recipe), settings, journal, before, clock=Clock())
@@ -55,6 +63,10 @@ def later(steps: LogProgress, seconds: float) -> None:
 
 def progress(root: Path) -> Progress | None:
     return Progress.read(RunFiles(root).progress)
+
+
+def metrics(root: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RunFiles(root).metrics.read_text().splitlines()]
 
 
 def test_a_long_evaluation_or_checkpoint_between_two_steps_is_no_hang(tmp_path: Path) -> None:
@@ -159,6 +171,35 @@ def test_storage_that_fails_for_a_while_loses_no_step(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     steps.publish()
     assert progress(tmp_path / "gone") is not None
+
+
+def test_storage_that_is_replaced_for_a_while_loses_no_row_and_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an empty mount over the run directory: the head's lease is not there."""
+    monkeypatch.setattr(lease, "RESTORE_SECONDS", 0.1)
+    run, away = tmp_path / "run", tmp_path / "away"
+    RunFiles(run).leases.mkdir(parents=True)
+    held = Lease(RunFiles(run).leases).acquire()
+    steps = reader(run, claim=held.claim)
+    silent = reader(run, claim=held.claim)
+    silent.read("nothing that tells a step")
+    steps.read("step 1/40 reward 0.25")
+    steps.publish()
+    run.rename(away)
+    run.mkdir()
+    steps.read("step 2/40 reward 0.5")
+    later(silent, 3600)
+    for one in (steps, silent):
+        one.publish(last=True)
+    assert not RunFiles(run).metrics.exists()
+    run.rename(tmp_path / "empty")
+    away.rename(run)
+    for one in (steps, silent):
+        one.publish(last=True)
+    assert [row["step"] for row in metrics(run)] == [1, 2]
+    assert [event["kind"] for event in silent.journal.events("step-pattern")] == ["step-pattern"]
+    held.release()
 
 
 def test_a_pattern_that_never_matches_is_a_warning_that_quotes_a_line(tmp_path: Path) -> None:
