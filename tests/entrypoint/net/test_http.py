@@ -27,3 +27,9 @@ def test_all_clients_of_a_process_load_the_certificates_once(
         ControlClient("127.0.0.1", 1, "token", url).close()
         httpx.Client(transport=http.direct()).close()
     assert len(loads) == 1
+
+
+def test_the_words_of_an_error_end_without_a_full_stop_as_others_follow_them() -> None:
+    silent = httpx.RemoteProtocolError("Server disconnected without sending a response.")
+    assert http.said_by(silent) == "Server disconnected without sending a response"
+    assert http.said_by(httpx.ReadTimeout("")) == "ReadTimeout"
