@@ -195,6 +195,11 @@ def _adapted(function: Callable[..., Any]) -> RewardFunction:
     return _of_known_kind(function) or function
 
 
+def is_trl(reward: RewardFunction) -> bool:
+    """Return whether a reward is a function of TRL's kind, which gets texts or messages."""
+    return isinstance(inspect.unwrap(reward), TrlReward)
+
+
 def _in_file(path: Path, name: str) -> RewardFunction:
     """Return a file's function as a RewardFunction; one of no known kind is of TRL's.
 

@@ -17,7 +17,8 @@ from contract.exit_codes import ExitCode
 from entrypoint.commands import init_answers, init_kept
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.init_answers import OWN, AnswerError, Data, Place
-from entrypoint.commands.init_files import REWARD, RUN, TEST
+from entrypoint.commands.init_chat import Chat
+from entrypoint.commands.init_files import RUN, reward_of, test_of
 from entrypoint.commands.init_kept import RUN_FILE
 from entrypoint.commands.init_next import NextSteps
 from entrypoint.commands.init_platforms import (
@@ -33,7 +34,6 @@ from entrypoint.commands.init_platforms import (
 from entrypoint.machine.gpus import discover
 from entrypoint.run import errors
 
-CHAT_NAME = re.compile(r"instruct|chat|-it\b|qwen3", re.IGNORECASE)
 IN_PYXIS = re.compile(r"/|[^/]+#")
 """Begins an image as pyxis takes it: a file, or a registry's host before `#`."""
 LONG_ANSWER = 80
@@ -263,7 +263,8 @@ class _NewRun:
                 data=json.dumps(self.data.place.spelled),
                 input_key=json.dumps(options.input_key),
                 label="".join(self._label_lines()),
-                chat=json.dumps(_has_chat(options.model, self.model.path if self.model else None)),
+                chat=json.dumps(self._chat.is_applied),
+                why=self._chat.why,
                 reward=json.dumps(self._reward(self.reward.spelled if self.reward else "")),
                 samples=SAMPLES,
                 length=self.length,
@@ -278,8 +279,15 @@ class _NewRun:
                     f"--label-key {label}: reward.py takes it as a parameter, and it is no name in "
                     "Python. Rename the column, or give another --reward"
                 )
-            files |= {"reward.py": REWARD.format(column=column), "test_reward.py": TEST}
+            parts = label[len(column) :].split(".")[1:]
+            files |= {"reward.py": reward_of(column, parts), "test_reward.py": test_of(parts)}
         return files
+
+    @property
+    def _chat(self) -> Chat:
+        options, row = self.options, next(iter(self.data.rows), {})
+        directory = self.model.path if self.model else None
+        return Chat(options.model, directory, row.get(options.input_key))
 
     def _label_lines(self) -> Iterator[str]:
         if label := self.options.label_key:
@@ -320,6 +328,7 @@ class _NewRun:
                 f"--data {options.data}: {data.unseen}. Its columns were not seen; run.yaml names "
                 f"{options.input_key} and {options.label_key}"
             )
+        yield from () if self.is_kept else self._chat.notes()
         for flag, place in (("--model", self.model), ("--reward", self.reward)):
             if place is not None and place.path is None:
                 yield f"{flag} {place.name}: it is not on this machine, and was not looked at"
@@ -356,12 +365,3 @@ class _NewRun:
             written=[RUN_FILE, *own],
             others=[place for place in (self.data.place, self.model, self.reward) if place],
         )
-
-
-def _has_chat(model: str, directory: Path | None) -> bool:
-    """Return whether a model has a chat template; of one that is not here, by its name."""
-    if directory is None:
-        return bool(CHAT_NAME.search(model))
-    config = directory / "tokenizer_config.json"
-    own = config.is_file() and "chat_template" in json.loads(config.read_text())
-    return own or (directory / "chat_template.jinja").is_file()

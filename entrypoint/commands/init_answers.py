@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,13 @@ OWN = "own"
 ROW_FILES = (".jsonl", ".json", ".parquet")
 NO_MODELS = (*ROW_FILES, ".csv", ".txt", ".py", ".yaml", ".yml")
 """Ends of names that are a file's, and no model's."""
+TRUTH = "ground_truth"
+"""What verl calls the answer in the column `reward_model`."""
+OTHER_ANSWERS = (
+    "finalanswer", "correctanswer", "expectedanswer", "referenceanswer", "answerkey", "correct",
+    "gold",
+)  # fmt: skip
+"""Rarer names of the answers' column, in small letters without underscores."""
 MISTYPED_FILE = 0.9
 """difflib's ratio from which a file's name, with its end, counts as a mistyped one."""
 NUMBERS = {"--nodes": (1, 10_000), "--gpus": (0, 64)}
@@ -163,9 +170,21 @@ class Data:
         from trainer.config import new_run
 
         found = self._column("--label-key", given, new_run.ANSWER_COLUMNS)
+        found = found or next(self._other_answers(), "")
         if needed and not found:
             raise AnswerError(f"--label-key: {self._which('answers')}")
         return found
+
+    def _other_answers(self) -> Iterator[str]:
+        """Yield the columns, and parts of them, that have answers under rarer names."""
+        row = self.rows[0] if self.rows else {}
+        yield from (
+            f"{name}.{TRUTH}"
+            for name, value in row.items()
+            if isinstance(value, Mapping) and TRUTH in value
+        )
+        plain = {name.lower().replace("_", ""): name for name in row}
+        yield from (plain[name] for name in OTHER_ANSWERS if name in plain)
 
     def _column(self, flag: str, given: str | None, usual: Sequence[str]) -> str:
         from trainer.config import new_run

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 RUN = """\
 # A run of Rollcall. `rollcall plan --config run.yaml` shows what it would do, and starts nothing.
 # docs/flags.md has every flag; a flag of the command line beats this file.
@@ -9,7 +12,7 @@ RUN = """\
 pretrain: {model}
 prompt_data: {data}
 input_key: {input_key}
-{label}apply_chat_template: {chat}
+{label}apply_chat_template: {chat:<5}   # {why}
 remote_rm_url: {reward}
 
 advantage_estimator: group_norm   # GRPO: the samples of a prompt are compared with each other
@@ -68,7 +71,7 @@ def reward(completions: list[Any], {column}: list[Any], **columns: Any) -> list[
     A completion is a text; with a chat template it is a list with one message.
     """
     texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
-    return [score(text, answer) for text, answer in zip(texts, {column}, strict=True)]
+    {before}return [score(text, answer) for text, answer in zip(texts, {answers}, strict=True)]
 '''
 TEST = '''\
 """`python -m pytest test_reward.py` tests the reward."""
@@ -98,3 +101,20 @@ def test_each_completion_of_a_batch_has_its_own_reward():
     chat = [{"role": "assistant", "content": "7"}]
     assert reward(["42", chat], ["42", "8"]) == [1.0, 0.0]
 '''
+
+
+def reward_of(column: str, parts: Sequence[str]) -> str:
+    """Return reward.py. The answers are in `column`, or behind names in its objects."""
+    if not parts:
+        return REWARD.format(column=column, before="", answers=column)
+    behind = "".join(f"[{json.dumps(name)}]" for name in parts)
+    before = f"answers = [one{behind} for one in {column}]\n    "
+    return REWARD.format(column=column, before=before, answers="answers")
+
+
+def test_of(parts: Sequence[str]) -> str:
+    """Return test_reward.py, whose answers are behind the same names."""
+    values: list[object] = ["42", "8"]
+    for name in reversed(parts):
+        values = [{name: value} for value in values]
+    return TEST.replace('["42", "8"])', f"{json.dumps(values)})")

@@ -90,7 +90,7 @@ def read_rows(
     elif path.suffix in {".jsonl", ".json"}:
         yield from _json_rows(path, keys)
     else:
-        made = FROM_CSV if path.suffix == ".csv" else ""
+        made = {".csv": FROM_CSV, ".gz": f". `gunzip {path.name}` unpacks it"}.get(path.suffix, "")
         raise PromptError(f"{path}: unknown kind of file; wanted is {FORMATS}{made}")
 
 

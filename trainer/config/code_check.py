@@ -10,6 +10,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,8 @@ PRINTED = 3
 """Lines of the code's own output that are shown."""
 GRACE_SECONDS = 5.0
 """Time for the process to say where it hangs, before it is ended."""
+OTHER_FORM = re.compile(r"string indices|expected string|'(list|str|dict)' object|\bnot \"?list")
+"""Begins what Python says of a text that is taken for messages, or the other way round."""
 NONSENSE = "qwertz 0x7 qwertz"
 """A completion that answers nothing."""
 SPELLINGS = (
@@ -219,7 +222,8 @@ def _scored(
             scores = [score for one in asked for score in reward([one])]
         raised = [score.raised for score in scores]
         if same := same_fault(raised):
-            yield failed(flag, same, f"for each of {rows}, {named},")
+            trouble = failed(flag, same, f"for each of {rows}, {named},")
+            yield replace(trouble, problem=trouble.problem + _form(reward, prompts, same))
             return  # nonsense would add nothing
         some = next(filter(None, raised), None)
         if together is not None and some is None:
@@ -255,6 +259,18 @@ def _scored(
             "it gives every completion the same, the policy learns nothing"
         )
         yield Trouble(flag, problem, refuses=False)
+
+
+def _form(reward: RewardFunction, prompts: Sequence[Prompt], raised: Raised) -> str:
+    """Return what a function of TRL's kind gets as a completion, if it takes that for another."""
+    from env.registry import is_trl
+
+    if not (is_trl(reward) and OTHER_FORM.search(str(raised))):
+        return ""
+    text, chat = "a text", "a list with one message"
+    if prompts[0].messages is None:
+        return f". A completion is {text} here, and with --apply_chat_template {chat}"
+    return f". A completion is {chat} here, and without --apply_chat_template {text}"
 
 
 def _scored_otherwise(

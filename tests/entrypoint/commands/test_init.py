@@ -256,6 +256,7 @@ def test_a_terminal_is_asked_for_what_no_flag_says(
         ("empty.jsonl", "", "it has no rows"),
         ("broken.jsonl", '{"prompt": ', "not JSON"),
         ("rows.csv", "prompt,answer\n1,2\n", "unknown kind of file"),
+        ("rows.jsonl.gz", "\x1f", "unknown kind of file.*`gunzip rows.jsonl.gz` unpacks it"),
         ("list.jsonl", "[1]\n2\n", "where an object is wanted"),
         ("own.jsonl", '{"Text": "a", "Sol.": "1"}\n', "--input-key: which column .*'Text', 'Sol.'"),
         ("own.jsonl", '{"Problem text": "a", "Sol.": "1"}\n', "--label-key: which column"),
@@ -281,6 +282,12 @@ def test_a_file_that_no_run_can_use_is_refused(
         ({"id": "7", "Problem text": "a", "Answer": "1"}, ("Problem text", "Answer")),
         ({"messages": [{"role": "user", "content": "a"}], "label": "1"}, ("messages", "label")),
         ({"text": "a", "answer": 3}, ("text", "answer")),
+        ({"question": "a", "answerKey": "B"}, ("question", "answerKey")),
+        ({"question": "a", "final_answer": "1"}, ("question", "final_answer")),
+        (
+            {"prompt": [{"role": "user", "content": "a"}], "reward_model": {"ground_truth": "1"}},
+            ("prompt", "reward_model.ground_truth"),
+        ),
     ],
 )
 def test_columns_of_other_names_are_found(
@@ -290,6 +297,36 @@ def test_columns_of_other_names_are_found(
     assert written(run) == 0
     flags = yaml.safe_load((run / "run.yaml").read_text())
     assert (flags["input_key"], flags["label_key"]) == keys
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_reward.py"]
+    assert "4 passed" in subprocess.run(test, cwd=run, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("prompt", "template", "is_applied", "why"),
+    [
+        ("a", "{{ messages }}", True, "the model has one; input_template is not needed"),
+        ("a", "", False, "the model has none; input_template may add words"),
+        ([{"role": "user", "content": "a"}], "", True, "the prompts are messages, which"),
+    ],
+)
+def test_the_chat_template_is_applied_as_model_and_prompts_need_it(
+    run: Path,
+    prompt: object,
+    template: str,
+    is_applied: bool,
+    why: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (run / "train.jsonl").write_text(json.dumps({"prompt": prompt, "answer": "1"}) + "\n")
+    (run / "model/tokenizer_config.json").write_text("{")  # damaged files are no traceback
+    if template:
+        (run / "model/chat_template.jinja").write_text(template)
+    assert written(run) == 0
+    text = (run / "run.yaml").read_text()
+    assert yaml.safe_load(text)["apply_chat_template"] is is_applied
+    assert f"# {why}" in text
+    refused = "the prompts are messages, which need a chat template. By its files"
+    assert (refused in capsys.readouterr().err) == (is_applied and not template)
 
 
 def test_the_columns_of_a_known_data_set_need_not_be_seen(

@@ -89,6 +89,9 @@ def ends(completions, **kwargs):
 def chats(completions, **kwargs):
     return [float(c[0]["role"] == "assistant") for c in completions]
 
+def whole_texts(completions, **kwargs):
+    return [float(c.strip() == "4") for c in completions]
+
 def reward_func(queries, prompts, labels):
     return [float(q == p + l) for q, p, l in zip(queries, prompts, labels)]
 """
@@ -154,6 +157,21 @@ def test_what_would_fail_in_the_run_is_a_fault_with_the_users_line(
     assert fault.place == f"{file}:{number}"
     assert f"Correct {file}:{number}" in str(fault)
     assert re.search(said, str(fault))
+
+
+@pytest.mark.parametrize(
+    ("name", "chat", "said"),
+    [
+        ("chats", False, "A completion is a text here, and with --apply_chat_template a list"),
+        ("whole_texts", True, "a list with one message here, and without --apply_chat_template a"),
+    ],
+)
+def test_a_completion_of_another_form_than_the_function_reads_is_told(
+    tiny: Tiny, file: Path, run_dir: Path, name: str, chat: bool, said: str
+) -> None:
+    flags = {"apply_chat_template": True} if chat else {}
+    (fault,) = tried(config_of(tiny, run_dir, f"{file}:{name}", **flags)).troubles
+    assert said in str(fault)
 
 
 def test_a_wrong_name_is_a_fault(tiny: Tiny, file: Path, run_dir: Path) -> None:
