@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -196,6 +197,7 @@ def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | N
         before, program, rest = words[:place], words[place], words[place + 1 :]
         before = before[: -1 if before and TRL_PROGRAM.fullmatch(before[-1]) else None]
     exported = tuple(match[1] for word in before if (match := ASSIGNMENT.fullmatch(word)))
+    exported += _of_ray(before)
     if trainer == VERL:
         given, strange = _overrides(rest)
         idle = (f"{program}: {DAPO}",) if "main_dapo" in program else ()
@@ -203,6 +205,16 @@ def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | N
     given, strange = _flags(rest)
     launcher = _flags(before)[0] if trainer == TRL else {}
     return Command(trainer, given, strange, launcher, program, exported)
+
+
+def _of_ray(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the variables that `ray job submit` gives by its runtime environment."""
+    parts = [part for word in words for part in word.split("=", int(word.startswith("--")))]
+    for name, value in pairwise(parts):
+        if name == "--runtime-env-json":
+            with suppress(ValueError, AttributeError):
+                return tuple(json.loads(value).get("env_vars") or ())
+    return ()
 
 
 def _seems(words: Sequence[str]) -> str:

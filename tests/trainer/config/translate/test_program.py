@@ -41,6 +41,15 @@ def test_a_command_needs_no_dashes(capsys: pytest.CaptureFixture[str], own: list
     assert run(capsys, *own, *typed)[0] == run(capsys, *own, "--", *typed)[0] == 0
 
 
+def test_variables_of_ray_s_runtime_environment_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = '{"working_dir": "/w", "env_vars": {"NCCL_DEBUG": "a=b"}}'
+    for option in (["--runtime-env-json", given], [f"--runtime-env-json={given}"]):
+        words = ["ray", "job", "submit", *option, "--", *VERL.split(), MODEL]
+        assert "NCCL_DEBUG: set in the script" in run(capsys, "--", *words)[2]
+
+
 def test_dapo_s_own_keys_are_told_with_their_flags(capsys: pytest.CaptureFixture[str]) -> None:
     for program in ("-m recipe.dapo.main_dapo", "recipe/dapo/main_dapo.py"):
         keys = "algorithm.filter_groups.enable=True actor_rollout_ref.actor.clip_ratio_high=0.28"
