@@ -209,7 +209,11 @@ def clause(docstring: str) -> str:
 
 
 def with_clauses(page: str) -> str:
-    """Return the page with what is now said of each file that exists, at its first place alone."""
+    """Return the page with what is now said of each file that exists, where a walk names it first."""
+    return "".join(map(_with_clauses, re.split(r"(?m)(?=^## )", page)))
+
+
+def _with_clauses(walk: str) -> str:
     told: set[str] = set()
 
     def renewed_item(line: re.Match[str]) -> str:
@@ -220,7 +224,7 @@ def with_clauses(page: str) -> str:
         told.add(file)
         return item(file, said)
 
-    return FILE.sub(renewed_item, page)
+    return FILE.sub(renewed_item, walk)
 
 
 def ends(walk: Walk, record: Sequence[Call]) -> tuple[float, float]:
