@@ -209,7 +209,7 @@ def clause(docstring: str) -> str:
 
 
 def with_clauses(page: str) -> str:
-    """Return the page with what is now said of each file that exists, where a walk names it first."""
+    """Return the page with what is now said of each file, where a walk names it first."""
     return "".join(map(_with_clauses, re.split(r"(?m)(?=^## )", page)))
 
 
