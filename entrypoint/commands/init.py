@@ -259,13 +259,13 @@ class _NewRun:
         label = options.label_key
         files = {
             RUN_FILE: RUN.format(
-                model=json.dumps(self.model.spelled if self.model else options.model),
-                data=json.dumps(self.data.place.spelled),
+                model=json.dumps(self._spelled(self.model) if self.model else options.model),
+                data=json.dumps(self._spelled(self.data.place)),
                 input_key=json.dumps(options.input_key),
                 label="".join(self._label_lines()),
                 chat=json.dumps(self._chat.is_applied),
                 why=self._chat.why,
-                reward=json.dumps(self._reward(self.reward.spelled if self.reward else "")),
+                reward=json.dumps(self._reward(self._spelled(self.reward) if self.reward else "")),
                 samples=SAMPLES,
                 length=self.length,
                 batch=batch,
@@ -282,6 +282,14 @@ class _NewRun:
             parts = label[len(column) :].split(".")[1:]
             files |= {"reward.py": reward_of(column, parts), "test_reward.py": test_of(parts)}
         return files
+
+    def _spelled(self, place: Place) -> str:
+        """Return how run.yaml names a file: one that is still to be made here, by its whole path."""
+        is_of_hub = place is self.data.place and not self.data.is_file
+        is_other = self.options.dir.resolve() != Path.cwd()
+        if place.path or is_of_hub or not is_other or self.options.platform != NO_PLATFORM:
+            return place.spelled
+        return os.path.abspath(place.name)
 
     @property
     def _chat(self) -> Chat:

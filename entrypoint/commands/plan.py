@@ -142,7 +142,7 @@ def plan(
         return _row(faults=faults, warnings=warnings, **given)
     if settings.ray_address and settings.num_gpus is None:
         of_job = recipes.warnings(recipe, PlacedJob(settings=settings))
-        return _row(warnings=[*tried.warnings, *of_job, NODES_UNKNOWN], **given)
+        return _row(warnings=[*warnings, *of_job, NODES_UNKNOWN], **given)
     try:
         placed = recipe.placed(settings, _nodes(settings, decided, other))
         of_job = recipes.warnings(recipe, placed)
@@ -271,11 +271,20 @@ def _of_the_role(settings: Settings) -> list[str]:
     """What does not count, and what `up` looks up before it is a head by default."""
     lacking = node_shell.lacking(settings.environ)
     named = role.head_named_to_a_default(settings)
-    if named is None:
+    if named is None or _is_own(settings, named.value):
         return [*([lacking] if lacking else []), *role.warnings(settings)]
     given = f"{named.source}={settings.environ[named.source].strip()}"
     said = "must name this machine: RAY_WORKER is not set, so this node is the head"
     return [f"{given} {said}; on a worker set RAY_WORKER=1", *role.warnings(settings)]
+
+
+def _is_own(settings: Settings, host: str) -> bool:
+    """Return whether the head's address is this machine's, as far as no DNS is needed for it."""
+    if host in (settings.node_address, role.bind_address(settings)):
+        return True
+    from entrypoint.machine import address, interfaces  # few plans need psutil
+
+    return address.is_loopback(host) or bool(interfaces.holding(host, address.this_machines()))
 
 
 def _of_run_dir(settings: Settings) -> list[str]:

@@ -375,6 +375,17 @@ def test_a_platform_without_gpus_is_asked_for_none(run: Path, platform: str) -> 
     assert all(yaml.safe_load(text) for text in texts[:1] if platform != "slurm")
 
 
+def test_a_file_that_is_still_to_be_made_is_named_by_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("--model", "./m", "--data", "nope.jsonl", "--reward", "./far.py:mine")
+    assert init.main(["--yes", "--dir", "new/run", *words]) == 0
+    flags = yaml.safe_load(Path("new/run/run.yaml").read_text())
+    named = [flags[name] for name in ("pretrain", "prompt_data", "remote_rm_url")]
+    assert named == [f"{tmp_path}/m", f"{tmp_path}/nope.jsonl", f"{tmp_path}/far.py:mine"]
+
+
 @pytest.mark.parametrize(("reads", "length"), [(128, 64), (4096, 512), ("many", 512)])
 def test_a_prompt_and_a_completion_are_as_long_as_the_model_reads(
     run: Path, capsys: pytest.CaptureFixture[str], reads: object, length: int

@@ -15,6 +15,7 @@ from contract.options import ConfigError
 from entrypoint.commands import plan
 from entrypoint.commands.cli import PlannedNodes
 from entrypoint.config.read import read_settings
+from entrypoint.machine.address import this_machines
 from tests.support.model_files import write_files
 from tests.support.plan_command import run_plan
 
@@ -46,8 +47,14 @@ def test_a_head_by_default_that_is_told_of_a_head_is_reminded_of_ray_worker() ->
     assert "RAY_WORKER=1" in warning
     for role in ("0", "1"):
         assert plan.plan(read_settings(named | {"RAY_WORKER": role}))["warnings"] == []
-    own_id = {"RUNPOD_POD_ID": "abc123", "HEAD_POD_ID": "ABC123"}
-    assert plan.plan(read_settings(own_id))["warnings"] == []
+    own = [
+        {"RUNPOD_POD_ID": "abc123", "HEAD_POD_ID": "ABC123"},
+        {"ROLLCALL_HEAD_ADDRESS": "127.0.0.2"},
+        named | {"ROLLCALL_NODE_ADDRESS": "10.0.0.2"},
+        named | {"ROLLCALL_BIND": "10.0.0.2"},
+        *({"ROLLCALL_HEAD_ADDRESS": one} for each in this_machines() for one in each.addresses),
+    ]
+    assert [plan.plan(read_settings(environ))["warnings"] for environ in own] == [[]] * len(own)
 
 
 @pytest.mark.parametrize(
