@@ -341,6 +341,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     from entrypoint.run import errors
 
     options = arguments.parse(call.command, call.arguments)
+    environ = named_run.with_variable(environ)
     is_named = bool(options.run_dir or options.address or getattr(options, "run", None))
     is_named = is_named or node_shell.names_a_run(environ)
     try:

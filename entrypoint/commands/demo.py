@@ -27,6 +27,7 @@ import psutil
 from contract.durations import counted, duration
 from contract.exit_codes import ExitCode
 from contract.launch.programs import Program
+from contract.manifest import newest_checkpoint
 from contract.options import ParseError
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -48,7 +49,7 @@ from entrypoint.config.read import STARTED_BY, read_settings
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, identity, kill
 from entrypoint.processes.programs import as_typed, program
-from entrypoint.run import errors
+from entrypoint.run import errors, run_facts
 
 if TYPE_CHECKING:
     from rich import progress
@@ -144,6 +145,9 @@ def main(arguments: Sequence[str]) -> int:
     console.set_up(read_settings({**log_format(), "ROLLCALL_NODE_NAME": "demo"}))
     end_with_make()
     root = (options.dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
+    if why := _other_seed(Layout(root, 0).run, options.seed):
+        log.error("--seed %d: %s, or another --dir", options.seed, why)
+        return ExitCode.USAGE
     try:
         ports = PortBlock(PORTS)
     except OSError as error:
@@ -178,6 +182,17 @@ def parser() -> Parser:
     made.add_argument("--name", type=run_name, help=f"{NAME_OF_RUN} (default: that of --dir)")
     made.add_argument("--dir", type=Path, help=HELP_DIR)
     return made
+
+
+def _other_seed(run: RunFiles, seed: int) -> str:
+    """Return why the run refuses the seed, and which one to give; "" if it takes it."""
+    try:
+        begun = run_facts.flags(run).get("seed", "")
+        if begun in ("", str(seed)) or newest_checkpoint(run.checkpoints, checksums=False) is None:
+            return ""
+    except OSError:  # the head says why
+        return ""
+    return f"{run.root} has steps with --seed {begun}, and goes on with no other. Give that one"
 
 
 def _name_of(root: Path) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from contract.run_dir import RunFiles
 from entrypoint.commands import node_shell
-from entrypoint.commands.named_run import GIVE_A_RUN
+from entrypoint.commands.named_run import GIVE_A_RUN, meant
+from entrypoint.config.read import misspelt_to_ask
 from entrypoint.config.settings import declared
 
 PLACES = (Path("run"), Path("runs"))
@@ -25,7 +26,9 @@ def run_of(environ: Mapping[str, str]) -> Path:
     """
     if given := environ.get("ROLLCALL_RUN_DIR", "").strip():
         print(f"No RUN is given: this is ROLLCALL_RUN_DIR={given}", file=sys.stderr)
-        return Path(given)
+        return meant(Path(given))
+    for fault in misspelt_to_ask(environ):
+        print(f"warning: {fault}", file=sys.stderr)
     node = node_shell.with_node(environ)
     if node is not environ:
         print(node_shell.about(node), file=sys.stderr)

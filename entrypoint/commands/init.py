@@ -284,12 +284,12 @@ class _NewRun:
         return files
 
     def _spelled(self, place: Place) -> str:
-        """Return how run.yaml names a file: one that is still to be made here, by its whole path."""
+        """Return how a file is named; one that is still to be made here, by its whole path."""
         is_of_hub = place is self.data.place and not self.data.is_file
         is_other = self.options.dir.resolve() != Path.cwd()
         if place.path or is_of_hub or not is_other or self.options.platform != NO_PLATFORM:
             return place.spelled
-        return os.path.abspath(place.name)
+        return os.path.normpath(Path.cwd() / place.name)
 
     @property
     def _chat(self) -> Chat:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +37,16 @@ def meant(path: Path) -> Path:
             runs = [one for one in path.iterdir() if RunFiles(one).journal.exists()]
             return below if len(runs) == 1 else path
     return path
+
+
+def with_variable(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return `environ` whose ROLLCALL_RUN_DIR names the run that it means, as a word would."""
+    given = environ.get("ROLLCALL_RUN_DIR", "").strip()
+    with suppress(OSError, ValueError):  # what reads the setting says why
+        if given and not RunFiles(Path(given)).token.exists():  # else a head begins there
+            run = meant(Path(given))
+            return environ if run == Path(given) else {**environ, "ROLLCALL_RUN_DIR": str(run)}
+    return environ
 
 
 def not_a_run(text: str) -> str:

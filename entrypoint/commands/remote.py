@@ -21,9 +21,10 @@ from entrypoint import console
 from entrypoint.cluster.access import page_link
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.commands import terminal
-from entrypoint.commands.head_client import NoAnswerError, ask_there, patiently
+from entrypoint.commands.head_client import NoAnswerError, NoRunError, ask_there, patiently
 from entrypoint.config.settings import Settings
 from entrypoint.job.jobs import JobState
+from entrypoint.run import unfit_head_note
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.text import dated
 
@@ -79,11 +80,21 @@ def _exit_code(row: Mapping[str, Any]) -> int:
 
 def stop(settings: Settings, options: argparse.Namespace) -> int:
     """Ask the head to stop, or a job; of a run that has ended, show its outcome."""
-    if options.job:
-        stops = f"{options.job} will save and stop; the cluster stays up"
-        path = f"{job_path(options.job)}/stop"
-        return _say(settings, options, ("POST", path), lambda row: [_after_stop(row, stops)])
-    return _say(settings, options, ("POST", "/v1/stop"), lambda _: [STOPS])
+    try:
+        if options.job:
+            stops = f"{options.job} will save and stop; the cluster stays up"
+            path = f"{job_path(options.job)}/stop"
+            return _say(settings, options, ("POST", path), lambda row: [_after_stop(row, stops)])
+        return _say(settings, options, ("POST", "/v1/stop"), lambda _: [STOPS])
+    except NoRunError:
+        if not settings.run_dir.is_dir():
+            raise
+        why = unfit_head_note.read(RunFiles(settings.run_dir)) or "no head has begun a run there"
+        raise NoRunError(
+            f"nothing runs in {settings.run_dir}: {why}. Set "
+            "ROLLCALL_RUN_DIR to the run's directory, or for a head elsewhere ROLLCALL_URL and "
+            "ROLLCALL_TOKEN"
+        ) from None
 
 
 def _after_stop(row: Mapping[str, Any], stops: str) -> str:

@@ -108,6 +108,13 @@ def read_settings(
     return settings
 
 
+def misspelt_to_ask(environ: Mapping[str, str]) -> Sequence[Fault]:
+    """Return the faults of names that may mean a setting by which a command finds its run."""
+    reader = Reader(environ)
+    reader.check_variables(variable_names(), Use.ASK)
+    return reader.faults
+
+
 def _of_other_program(settings: Settings) -> Settings:
     """Return the settings with the recipe of any program, if nothing names one.
 

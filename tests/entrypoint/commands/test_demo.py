@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import host_to_ask
 from entrypoint.machine import address
 from tests.support.repository import ROOT
+from tests.support.stored import write_checkpoint
 
 
 def test_another_shell_asks_the_demos_head_with_the_variables_that_are_printed() -> None:
@@ -44,6 +46,18 @@ def test_a_directory_that_cannot_be_made_is_named(
     assert demo.main(["--dir", str(tmp_path / "file")]) == ExitCode.RUN_DIR
     told = f"{tmp_path}/file/run: Not a directory: give --dir a directory that can be written"
     assert capsys.readouterr().out.endswith(f" demo ERROR: {told}\n")
+
+
+def test_a_demo_that_has_steps_refuses_another_seed_before_it_starts_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Layout(tmp_path, 0).run
+    write_checkpoint(run, 5)
+    run.run.write_text(json.dumps({"flags": {"seed": "0"}}))
+    assert demo.main(["--dir", str(tmp_path), "--seed", "5"]) == ExitCode.USAGE
+    told = f"--seed 5: {run.root} has steps with --seed 0, and goes on with no other"
+    assert f"{told}. Give that one, or another --dir" in capsys.readouterr().out
+    assert not run.journal.exists()
 
 
 def test_a_demo_goes_on_with_its_own_name_and_steps() -> None:

@@ -214,6 +214,19 @@ def test_without_a_word_and_a_setting_the_newest_run_here_is_meant(
     monkeypatch.setattr(sys, "argv", ["rollcall", command, "runs/one"])
     assert entrypoint.main() == ExitCode.FINISHED, "its only run is in its folder `run`"
     assert capfd.readouterr().err == ""
+    monkeypatch.setenv("ROLLCALL_RUN_DIR", str(tmp_path / "runs" / "one"))
+    monkeypatch.setattr(sys, "argv", ["rollcall", command])
+    for archive in tmp_path.glob("*.tar.gz"):
+        archive.unlink()
+    assert entrypoint.main() == ExitCode.FINISHED, "the variable means the same as the word"
+    monkeypatch.delenv("ROLLCALL_RUN_DIR")
+    monkeypatch.setenv("ROLLCALL_RUNDIR", "elsewhere")
+    for archive in tmp_path.glob("*.tar.gz"):
+        archive.unlink()
+    is_refused = command not in ("report", "bundle")
+    assert entrypoint.main() == (ExitCode.USAGE if is_refused else ExitCode.FINISHED)
+    near = "ROLLCALL_RUNDIR='elsewhere' is not a setting: remove it, or spell it as ROLLCALL_RUN_D"
+    assert capfd.readouterr().err.count(near) == 1
 
 
 def status_row(run: RunFiles, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -200,9 +200,12 @@ def test_no_token_names_the_directory_that_was_looked_at(
         (tmp_path, f"no token: no head has begun a run in {tmp_path} yet"),
     ):
         where = {"ROLLCALL_RUN_DIR": str(directory), "RAY_WORKER": "0"}
-        for command in ("status", "stop", "events", "logs", "open", "list", "rotate-token"):
+        for command in ("status", "events", "logs", "open", "list", "rotate-token"):
             assert rollcall(where, command) == 64, command
             assert capsys.readouterr().err.count(why) == 1
+    assert rollcall({"ROLLCALL_RUN_DIR": str(tmp_path), "RAY_WORKER": "0"}, "stop") == 64
+    nothing = f"nothing runs in {tmp_path}: no head has begun a run there. Set ROLLCALL_RUN_DIR"
+    assert capsys.readouterr().err.startswith(nothing)
     elsewhere = {"ROLLCALL_RUN_DIR": str(absent), "ROLLCALL_HEAD_ADDRESS": "10.0.0.7"}
     assert rollcall(elsewhere, "status") == 77
     assert f"no token: {absent} is not there" in capsys.readouterr().err
