@@ -15,6 +15,7 @@ from entrypoint.commands.log_part import Part
 from entrypoint.commands.logs import follow, read_part, source_of
 from entrypoint.config.settings import Settings
 from entrypoint.console import DATE_FORMAT
+from entrypoint.run.failure_classes import for_people
 from entrypoint.run.log_files import JOURNAL
 
 
@@ -38,7 +39,8 @@ def events(settings: Settings, options: argparse.Namespace) -> int:
 def sentence(event: Mapping[str, Any]) -> str:
     """2026-11-23 18:00:00+0000 gn1 attempt 1 starts"""
     at = datetime.fromisoformat(event["at"]).astimezone()
-    return f"{at.strftime(DATE_FORMAT)} {event['node']} {event['sentence']}"
+    said = for_people(event.get("details", {}), event["sentence"])
+    return f"{at.strftime(DATE_FORMAT)} {event['node']} {said}"
 
 
 def complete_lines(texts: Iterable[str], *, with_last: bool = False) -> Iterator[str]:

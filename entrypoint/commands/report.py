@@ -27,7 +27,7 @@ from entrypoint.run.flight_record.read_run import Part
 from entrypoint.run.flight_record.record import NothingToReportError
 from entrypoint.run.shown_path import shown
 
-WHY = ("cause", "place", "to_do", "resume", "log", "model", "best_policy")
+WHY = ("cause", "place", "to_do", "resume", "log", "model", "best_policy", "newest_checkpoint")
 """What the end of a run adds to its record."""
 
 

@@ -26,7 +26,7 @@ from entrypoint.cluster.event_stream import next_events
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.run import run_facts
-from entrypoint.run.failure_classes import FailureClass, evidence_of
+from entrypoint.run.failure_classes import for_people
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +78,7 @@ class News:
                 return self.message("start", event, sentence)
             case "failure":
                 self._failed_at = at
-                about = event["details"]
-                is_known = about.get("failure") != FailureClass.UNKNOWN
-                text = sentence if is_known else evidence_of(about, sentence)
-                return self.message("failure", event, text)
+                return self.message("failure", event, for_people(event["details"], sentence))
             case "step" if self._failed_at is not None:
                 seconds = max(0.0, (at - self._failed_at).total_seconds())
                 self._failed_at = None

@@ -345,3 +345,12 @@ def evidence_of(details: Mapping[str, Any], sentence: str) -> str:
     A journal of an earlier version has it in the event's sentence alone.
     """
     return str(details.get("evidence", sentence.removeprefix(f"{details['failure']}: ")))
+
+
+def for_people(details: Mapping[str, Any], sentence: str) -> str:
+    """Return the sentence of a failure event as people read it: without the class `unknown`.
+
+    Before a cause, that word would deny it.
+    """
+    is_unknown = details.get("failure") == FailureClass.UNKNOWN
+    return sentence.removeprefix(f"{FailureClass.UNKNOWN}: ") if is_unknown else sentence

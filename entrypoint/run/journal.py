@@ -15,6 +15,7 @@ from contract import lease
 from contract.journal import NO_REWARD, EventSource, append_event, read_events
 from contract.journal_file import index
 from contract.redaction import redact, secret_texts
+from entrypoint.run.failure_classes import for_people
 
 log = logging.getLogger("rollcall")
 
@@ -95,11 +96,12 @@ class Journal:
             self._failure = event
 
     def _shown(self, event: Mapping[str, Any]) -> str:
-        sentence, before = str(event["sentence"]), self._failure
+        sentence, before = for_people(event["details"], str(event["sentence"])), self._failure
         if before is None:
             return sentence
         if event["kind"] == "failure":
-            again = sentence == before["sentence"] and len(sentence) > LONG_FAILURE
+            is_same = event["sentence"] == before["sentence"]
+            again = is_same and len(sentence) > LONG_FAILURE
             return f"{sentence[:SHOWN_AGAIN].rstrip()}… (as before)" if again else sentence
         is_failed_end = event["kind"] == "outcome" and event["details"].get("outcome") == "failed"
         if not is_failed_end or event["attempt"] != before["attempt"]:

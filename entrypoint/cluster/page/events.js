@@ -94,11 +94,14 @@ function spokenAttempt({number, began, ended, repairs, end}) {
   return [`Attempt ${number} · `, timeOf(began, moment(began)), ...(ended ? ["–", timeOf(ended, moment(ended))] : []), `${lasted} · ${end}${repaired}`];
 }
 
+/** Pure: the sentence of a failure, without the class "unknown", which would deny the cause. */
+const withoutUnknown = ({details, sentence}) => details.failure === "unknown" ? sentence.replace(/^unknown: /, "") : sentence;
+
 /** Pure: the failures of a failed run before the one that has ended it, the newest first. */
 function earlier(events, {outcome}) {
   if (outcome.outcome !== "failed") return [];
   const failures = events.slice(events.findLastIndex(event => event.kind === "start") + 1).filter(event => event.kind === "failure");
-  return failures.slice(0, -1).reverse().map(event => ["bad", `attempt ${event.attempt} failed, too, at ${moment(event.at)}: ${event.sentence}`]);
+  return failures.slice(0, -1).reverse().map(event => ["bad", `attempt ${event.attempt} failed, too, at ${moment(event.at)}: ${withoutUnknown(event)}`]);
 }
 
 /** Pure: what the head did about the failures of the last hour, if the run goes on. */
@@ -109,5 +112,5 @@ function lately(events, at) {
   const last = failures.at(-1), answer = recent.findLast(event => event.kind === "decision");
   const often = failures.length > 1 ? `${failures.length} attempts failed in the last hour, the last one` : "an attempt failed";
   const done = answer && Date.parse(answer.at) >= Date.parse(last.at) ? ` The head's answer: ${answer.sentence}.` : "";
-  return [["warn", `${often} at ${moment(last.at)}: ${last.sentence}.${done}`]];
+  return [["warn", `${often} at ${moment(last.at)}: ${withoutUnknown(last)}.${done}`]];
 }

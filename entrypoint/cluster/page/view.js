@@ -191,7 +191,7 @@ function timesOf({run: {created: began}, outcome, at}, age) {
 function facts(state) {
   const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [[isWithoutJob(state) ? "Cluster" : "Run", nameOf(state)], ["Model", modelOf(state.run)], ["Algorithm", state.run.algorithm], ["Data", state.run.data], ["Recipe", isWithoutJob(state) ? null : state.run.recipe]];
   rows.push(["Workers", state.is_live ? [workersOf(state), sparesOf(state)].filter(Boolean).join(", ") : null]);
-  rows.push(["Run directory", state.outcome || !state.is_live ? state.run.run_dir : null], ["Trained model", state.outcome?.model], [state.outcome ? "Attempts" : "Attempt", state.attempt || null], [state.outcome ? "Failures" : "Failures so far", state.failures || null]);
+  rows.push(["Run directory", state.outcome || !state.is_live ? state.run.run_dir : null], ["Trained model", state.outcome?.model], ["Newest checkpoint", state.outcome?.newest_checkpoint], [state.outcome ? "Attempts" : "Attempt", state.attempt || null], [state.outcome ? "Failures" : "Failures so far", state.failures || null]);
   if (p) rows.push(
     ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],
     ["Steps made", state.steps_lost ? `${p.step + state.steps_lost}, ${state.steps_lost} lost` : null],

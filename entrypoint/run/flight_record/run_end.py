@@ -16,7 +16,7 @@ from contract.launch import standalone
 from contract.manifest import checkpoint_path, steps_on_disk
 from contract.progress import Progress, change
 from contract.run_dir import RunFiles
-from entrypoint.run import run_attempts
+from entrypoint.run import run_attempts, trained
 from entrypoint.run.failure_classes import FailureClass, evidence_of
 from entrypoint.run.flight_record.remedies import OVER, remedy
 from entrypoint.run.flight_record.text import NO_STEP, dated
@@ -26,6 +26,8 @@ ENTRY = "job.json"
 """A submitted job's entry in the queue, in its run directory."""
 LABELS = {"cause": "cause", "place": "place", "to_do": "what to do", "log": "log"}
 """Field of an end that failed → its name for people."""
+
+NO_FINAL_MODEL = "the script has saved no final model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Ended:
     """False for a program whose steps are not known."""
     best: Path | None = None
     """The directory of the best policy on held-out prompts after a step; None if there is none."""
+    checkpoint: Path | None = None
+    """The newest checkpoint with weights, where the script has saved no final model; else None."""
 
     def row(self) -> dict[str, Any]:
         """The same shape as the head's state, with the known fields."""
@@ -73,6 +77,7 @@ class Ended:
             "log": self.log and str(self.log.absolute()),
             "model": self.model and str(self.model.absolute()),
             "best_policy": self.best and str(self.best.absolute()),
+            "newest_checkpoint": self.checkpoint and str(self.checkpoint.absolute()),
             "outcome": told,
             "ended": self.at,
             "steps_kept": self.steps_kept,
@@ -91,6 +96,7 @@ class Ended:
             "place": self.place,
             "log": self.log.stem if self.log else "",
             "model": str(self.model.absolute()) if self.model else "",
+            "newest_checkpoint": str(self.checkpoint.absolute()) if self.checkpoint else "",
             "ended": self.at,
         }
 
@@ -111,6 +117,8 @@ class Ended:
         """Yield where the trained model and the best policy are, if they are there."""
         known = {"model": self.model, "best policy after a step": self.best}
         yield from (f"{name}: {shown(path)}" for name, path in known.items() if path)
+        if self.checkpoint:
+            yield f"newest checkpoint: {shown(self.checkpoint)}; {NO_FINAL_MODEL}"
 
     def learned(self) -> Iterator[str]:
         """Yield the first and the last value of reward and held-out data, if they are known.
@@ -195,6 +203,8 @@ def read(run: RunFiles) -> Ended | None:
     to_do = remedy(outcome, code if isinstance(code, int) else None, of, service)
     if _is_job_that_is_over(run):
         to_do = to_do.replace(RESUMES, OVER)
+    model = _model(run, exported) if outcome == "finished" else None
+    only = None if model is None or trained.has_model(model) else trained.newest_checkpoint(model)
     ended = Ended(
         outcome,
         last["sentence"],
@@ -202,8 +212,9 @@ def read(run: RunFiles) -> Ended | None:
         to_do=to_do,
         resume=resume if to_do else "",
         has_head=not standalone.is_by_trainer(start),
-        model=_model(run, exported) if outcome == "finished" else None,
+        model=None if only else model,
         best=_best(run),
+        checkpoint=only,
         at=str(last["at"]),
         steps_kept=attempts.progress.step if attempts.progress else told,
         steps_lost=attempts.steps_lost,

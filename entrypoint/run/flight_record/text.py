@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from contract.durations import counted, duration, steps_kept
+from entrypoint.run.failure_classes import for_people
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
 from entrypoint.run.flight_record.time_accounting import TRAINING
 
@@ -53,7 +54,8 @@ def effective_time(record: FlightRecord) -> str:
 
 
 def _failure(failure: FailureRecord) -> Iterator[str]:
-    yield f"  {dated(failure.at)} attempt {failure.attempt}: {failure.failure}: {failure.evidence}"
+    sentence = for_people({"failure": failure.failure}, f"{failure.failure}: {failure.evidence}")
+    yield f"  {dated(failure.at)} attempt {failure.attempt}: {sentence}"
     yield f"    {failure.answer}: {failure.decision}"
     back = (
         f"next step {duration(failure.recovery_seconds)} later"

@@ -11,6 +11,7 @@ import pytest
 
 from contract.journal import EventSource, append_event, journal_writer, read_events
 from contract.redaction import MASK
+from entrypoint.commands import events as events_command
 from entrypoint.config.read import read_settings
 from entrypoint.job.failures import classes
 from entrypoint.job.failures.classes import AttemptResult
@@ -84,6 +85,19 @@ def test_a_long_failure_that_comes_again_is_cut_and_the_failed_end_names_the_las
     events = [event["sentence"] for event in journal.events()]
     assert events == [first, first, "giving up", "storage is gone"]
     assert of_no_attempt == "storage is gone", "the attempt after that failure did not fail"
+
+
+def test_the_console_leaves_out_the_class_of_an_unknown_failure(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    journal.record("failure", "unknown: rank 1 was ended by SIGKILL", failure="unknown")
+    journal.record("failure", "hang: no step for 60 s", failure="hang")
+    said = [record.message for record in caplog.records]
+    assert said == ["rank 1 was ended by SIGKILL", "hang: no step for 60 s"]
+    first = next(iter(journal.events()))
+    assert first["sentence"] == "unknown: rank 1 was ended by SIGKILL"
+    assert events_command.sentence(first).endswith(" head rank 1 was ended by SIGKILL")
 
 
 def test_attempts_are_counted_over_all_heads_of_the_run(journal: Journal) -> None:

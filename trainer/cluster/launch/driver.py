@@ -48,6 +48,8 @@ ERROR = re.compile(r"(?:\[\w+\]:)?(?:[\w.]*(?:Error|Exception|Interrupt)\b|\S+: 
 
 Torch's launcher copies the two outputs of a rank one by one: the last line may be an earlier one.
 """
+BAR = re.compile(r"\d+%\||\d+(?:/\d+|it) \[\d+:\d\d")
+"""In the line of a progress bar, which may be cut off; it says of no error."""
 
 
 class NodeLostError(Exception):
@@ -90,14 +92,15 @@ class Attempt:
 
 @dataclass(slots=True)
 class LastWords:
-    """The last line of a rank that names an error, else its last line."""
+    """The last line of a rank that names an error, else its last line but for progress bars."""
 
     line: str = ""
     _names_error: bool = False
 
     def hear(self, line: str) -> None:
         names_error = ERROR.match(line) is not None
-        if line.strip() and (names_error or not self._names_error):
+        says = bool(line.strip()) and not BAR.search(line)
+        if names_error or (says and not self._names_error):
             self.line, self._names_error = line.strip(), names_error
 
 

@@ -20,7 +20,7 @@ from entrypoint.commands import report as report_command
 from entrypoint.processes.process import NODE_OWNER
 from entrypoint.run import curves
 from entrypoint.run.attempt_ends import INTERRUPTED
-from entrypoint.run.flight_record import html, read_run
+from entrypoint.run.flight_record import html, read_run, run_end
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
 from entrypoint.run.flight_record.remedies import OVER
@@ -242,3 +242,27 @@ def kept_lease(run: RunFiles) -> Path:
     lease = run.leases / "1"
     lease.write_text("{}")
     return lease
+
+
+def test_a_run_that_left_checkpoints_alone_names_the_newest_one_and_no_model(
+    tmp_path: Path,
+) -> None:
+    run = reported_runs.tells_loss(tmp_path)
+    for name in ("checkpoint-3", "checkpoint-16", "checkpoint-20", "."):
+        (run.exported / name).mkdir(parents=True, exist_ok=True)
+        (run.exported / name / "README.md").write_text("a model card")
+    for name in ("checkpoint-3", "checkpoint-16"):  # that of step 20 is half written
+        (run.exported / name / "config.json").write_text("{}")
+        (run.exported / name / "model.safetensors").write_bytes(b"weights")
+    newest = run.exported / "checkpoint-16"
+    end = run_end.read(run)
+    assert end is not None
+    said = f"newest checkpoint: {newest}; the script has saved no final model"
+    assert list(end.places()) == [said]
+    assert end.told()["newest_checkpoint"] == end.row()["newest_checkpoint"] == str(newest)
+    assert end.told()["model"] == ""
+    (run.exported / "adapter_config.json").write_text("{}")
+    (run.exported / "adapter_model.safetensors").write_bytes(b"weights")
+    end = run_end.read(run)
+    assert end is not None
+    assert list(end.places()) == [f"model: {run.exported}"]

@@ -290,3 +290,19 @@ def test_a_secret_that_only_a_worker_has_leaves_it_masked(
     lines = ["at once: ********", "in parts: ********", f"cut off: {SECRET[:9]}"]
     assert log(tmp_path, "rank-1").splitlines() == lines
     assert SECRET not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["loading", " 44%|████▍     | 7/16 [00:05<00:06,  1.4it/s]"], "loading"),
+        (["loading", "7it [00:05,  1.4it/s]", "3/16 [00:02<00:09] rollcall: step 3/16"], "loading"),
+        (["ValueError: broken", " 44%|████▍     | 7/1"], "ValueError: broken"),
+        ([" 44%|████▍     | 7/16 [00:05<00:0"], ""),
+    ],
+)
+def test_the_line_of_a_progress_bar_is_no_last_word_of_a_rank(lines: list[str], said: str) -> None:
+    words = driver.LastWords()
+    for line in lines:
+        words.hear(line)
+    assert words.line == said
