@@ -33,8 +33,9 @@ from trainer.config.translate.bash.syntax import BYTES
 from trainer.config.translate.command import TRAINERS, TranslateError
 from trainer.config.translate.config_file import with_file
 from trainer.config.translate.python_script import with_script
+from trainer.config.translate.result import Translation, flag_words
 from trainer.config.translate.rows import UNSET, Command
-from trainer.config.translate.translation import Translation, flag_words, plain, translated
+from trainer.config.translate.translation import plain, translated
 
 PROG = "rollcall translate"
 LOST = 1

@@ -64,6 +64,7 @@ def with_script(command: Command) -> Command:
         given={**script.given, **command.given},
         exported=tuple(dict.fromkeys((*command.exported, *objects.environment(script.source)))),
         untold=tuple(dict.fromkeys(script.untold)),
+        unread=script.unread,
         absent=tuple(dict.fromkeys(script.absent)),
         idle=tuple(dict.fromkeys(script.idle)),
     )
@@ -77,6 +78,7 @@ class _Script:
         self.source = Source(file)
         self.given: dict[str, tuple[str, ...]] = {}
         self.untold: list[str] = []
+        self.unread: dict[str, str] = {}
         self.absent: list[str] = []
         self.idle: list[str] = []
         self.trainers = self.source.calls(self.source.kinds(TRAINER))
@@ -139,7 +141,7 @@ class _Script:
         elif value is not None and not is_empty(found):
             self._give(key, value)
         elif ours := next((one.ours for one in rows if one.ours), ""):
-            self._tell(key, f"{key}={shown(node)}", f"give --{ours}")
+            self._tell_unread(key, f"{key}={shown(node)}", f"give --{ours}")
         elif not rows:
             why = f"{TRL.name} has no such argument, as far as known"
             self._tell(key, f"{key}={shown(node)}", why)
@@ -300,7 +302,7 @@ class _Script:
         if flag and value is not None:
             self._give(flag, value)
         elif flag or not key:
-            self._tell(flag, said, f"give {LORA_FLAGS}")
+            self._tell_unread(flag, said, f"give {LORA_FLAGS}")
         else:
             self._lack(key, said, "adapters are plain LoRA")
 
@@ -318,6 +320,7 @@ class _Script:
 
     def _give(self, flag: str, value: object) -> None:
         values = value if isinstance(value, list | tuple) else (value,)
+        self.unread.pop(flag, None)
         self.given[flag] = tuple(
             str(one).lower() if isinstance(one, bool) else str(one) for one in values
         )
@@ -326,6 +329,13 @@ class _Script:
         """Say what to give for an argument, unless the command has its flag."""
         if not flag or flag not in self.typed:
             self.untold.append(f"{self.file}: {said} is not taken over: {remedy}")
+
+    def _tell_unread(self, flag: str, said: str, remedy: str) -> None:
+        """Say what to give for a flag whose value cannot be read: no other value counts."""
+        self._tell(flag, said, remedy)
+        if flag and flag not in self.typed:
+            self.given.pop(flag, None)
+            self.unread[flag] = self.untold[-1]
 
     def _lack(self, flag: str, said: str, why: str) -> None:
         """Say that an argument has no counterpart, unless the command has its flag."""

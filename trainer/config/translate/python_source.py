@@ -9,6 +9,8 @@ import ast
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from trainer.config.translate.python_arithmetic import computed
+
 MOST_SHOWN = 60
 """Characters of an argument in a sentence."""
 CHANGES = ("append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
@@ -57,9 +59,14 @@ class Source:
         return [one for one in self.nodes if isinstance(one, ast.Call) and named(one.func) in names]
 
     def resolved(self, node: ast.expr) -> ast.expr:
-        """Return what a name stands for; else the node itself."""
-        if not isinstance(node, ast.Name):
-            return node
+        """Return what a name stands for, and arithmetic on constants as its value.
+
+        Anything else is returned as it is.
+        """
+        return computed(self._bound(node) if isinstance(node, ast.Name) else node, self._bound)
+
+    def _bound(self, node: ast.Name) -> ast.expr:
+        """Return what a name stands for; the name itself if that is not clear."""
         values = self._values(node.id)
         return values[0] if len(values) == 1 and values[0] is not None else node
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Self
@@ -33,6 +33,8 @@ class Command:
     """A variable, or an open piece, of the command's words → why the script does not tell it."""
     untold: tuple[str, ...] = ()
     """Sentences on arguments that a Python script gives, with what to give instead."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """A flag whose value in the Python script is no constant → its sentence in `untold`."""
     absent: tuple[str, ...] = ()
     """Sentences on its arguments that have no counterpart."""
     idle: tuple[str, ...] = ()
@@ -41,10 +43,25 @@ class Command:
     """Sentences on lines that bash reads otherwise than their writer meant."""
 
 
+class UnreadError(ValueError):
+    """A value is needed that the script gives, and that only a run of it tells."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+        """The flag."""
+
+
 class Values(dict[str, str]):
     """The values of another trainer's flags: as they were given, else its defaults."""
 
+    unread: Collection[str] = ()
+    """Flags whose values cannot be read."""
+
     def text(self, name: str) -> str:
+        """Return a flag's value; "" if it has none. Raises UnreadError."""
+        if name in self.unread:
+            raise UnreadError(name)
         return self.get(name, "")
 
     def has(self, name: str) -> bool:
@@ -55,6 +72,8 @@ class Values(dict[str, str]):
 
     def number(self, name: str) -> float:
         """Return a flag's number. Raises ValueError."""
+        if UNSET in self.text(name):
+            raise UnreadError(name)
         return float(self.text(name))
 
     def whole(self, name: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 
 from contract.options import FALSE as FALSE_WORDS
@@ -19,6 +18,7 @@ from trainer.config.read_flags import aliases
 from trainer.config.schema import Declared, by_group, flags_of
 from trainer.config.translate import nodes, openrlhf
 from trainer.config.translate.command import OPENRLHF, TRL, VERL, TranslateError
+from trainer.config.translate.result import Translation
 from trainer.config.translate.rows import (
     NOTHING,
     TRUE,
@@ -27,6 +27,7 @@ from trainer.config.translate.rows import (
     Remarked,
     Row,
     Table,
+    UnreadError,
     Unsaid,
     Values,
     is_default,
@@ -45,45 +46,6 @@ OF_EVERY_SHELL = ("HOME", "LOGNAME", "PWD", "USER")
 AS_WITHOUT = "the same as without it"
 RUN = "/checkpoints"
 """A run directory for the check of a translation; the entrypoint gives the right one."""
-
-
-@dataclass(slots=True)
-class Translation:
-    """Our flags, and what became of each of theirs."""
-
-    trainer: str
-    flags: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
-    """By spelling, in the order of the table."""
-    by_default: set[str] = field(default_factory=set, init=False)
-    """Spellings that say a default of theirs."""
-    lost: list[str] = field(default_factory=list, init=False)
-    """Sentences on what has no counterpart."""
-    needed: list[str] = field(default_factory=list, init=False)
-    """Sentences on what the command still lacks here."""
-    first: list[str] = field(default_factory=list, init=False)
-    """Sentences on what has to be set before the command runs."""
-    unseen: list[str] = field(default_factory=list, init=False)
-    """Sentences on what data, script or machines decide, and the command does not tell."""
-    warnings: list[str] = field(default_factory=list, init=False)
-    """Sentences on what may be otherwise than the command's writer meant."""
-    notes: list[str] = field(default_factory=list, init=False)
-    """Sentences on flags that need no counterpart."""
-    environment: dict[str, str] = field(default_factory=dict, init=False)
-
-    @property
-    def words(self) -> list[str]:
-        return [word for name, texts in self.flags.items() for word in flag_words(name, texts)]
-
-    @property
-    def is_whole(self) -> bool:
-        return not (self.lost or self.needed)
-
-
-def flag_words(name: str, texts: Sequence[str]) -> list[str]:
-    """Return the words of a flag; a value that begins as a flag does is behind `=`."""
-    if any(text.startswith("--") for text in texts):
-        return [f"--{name}={' '.join(texts)}"]
-    return [f"--{name}", *texts]
 
 
 def translated(command: Command) -> Translation:
@@ -116,7 +78,7 @@ def translated(command: Command) -> Translation:
         names = ", ".join(command.exported)
         made.first.append(f"{names}: set in the script; give variables to every node")
     made.needed += [_needed(name, why) for name, why in command.missing.items()]
-    made.needed += command.untold
+    made.needed += _untold(command, made)
     made.lost += command.absent
     made.notes += command.idle
     made.warnings += command.notes
@@ -167,6 +129,21 @@ def _of_scripts(command: Command) -> Iterator[str]:
         yield "processes: none are named, so batches are those of one; add --num_processes"
 
 
+def _untold(command: Command, made: Translation) -> Iterator[str]:
+    """Yield what a Python script does not tell, with all flags that are left out for it."""
+    of = {sentence: name for name, sentence in command.unread.items()}
+    for sentence in command.untold:
+        ours = (
+            f"--{one}"
+            for one in made.left_out.get(of.get(sentence, ""), ())
+            if one and one not in made.flags
+        )
+        more = [one for one in dict.fromkeys(ours) if one not in sentence]
+        too = f". Left out for it: {', '.join(more)}" if more else ""
+        too += f". Or give --{of[sentence]} VALUE behind the script" if more else ""
+        yield f"{sentence}{too}"
+
+
 def plain(text: str) -> str:
     return text.replace(UNSET, "$")
 
@@ -183,8 +160,12 @@ def _by_table(command: Command, table: Table) -> Translation:
         elif typed in command.given:
             made.lost.append(_unknown(typed, table))
     settings = Values(table.defaults | given)
+    settings.unread = {*command.unread}
     for row in _rows(table, given):
         name, is_given = row.theirs, row.theirs in given
+        if name in settings.unread:
+            made.left_out.setdefault(name, []).append(row.ours)
+            continue
         value = settings.get(name)
         if value is None or (value in NOTHING and row.default in (None, "null")):
             if is_given and not row.ours:
@@ -192,11 +173,24 @@ def _by_table(command: Command, table: Table) -> Translation:
             continue
         _say(made, row, value, settings, is_given=is_given)
     made.flags = {name: made.flags[name] for name in sorted(made.flags, key=_place)}
+    made.needed += _computed_from_open(made, given)
     said = {row.theirs for row in table.rows if row.ours in made.flags}
     said |= {sentence.partition("=")[0] for sentence in made.lost}
     unsaid = (note for note in made.notes if note.partition("=")[0] not in said)
     made.notes = list(dict.fromkeys(unsaid))
     return made
+
+
+def _computed_from_open(made: Translation, given: Mapping[str, str]) -> Iterator[str]:
+    """Yield which flags are left out since only the shell knows a number that they need."""
+    told = {sentence.partition("=")[0] for sentence in made.lost}
+    named = " ".join(made.needed)
+    for name, flags in made.left_out.items():
+        ours = [one for one in dict.fromkeys(flags) if one and one not in made.flags]
+        more = [f"--{one}" for one in ours if f"--{one}:" not in named]
+        if more and name in given and name not in told:
+            which = f"{name}={plain(given[name])}"
+            yield f"{', '.join(more)}: left out, since {which} is known only where it runs"
 
 
 def _rows(table: Table, given: Mapping[str, str]) -> Iterator[Row]:
@@ -238,7 +232,11 @@ def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given:
         return
     try:
         answer = row.answer(value, settings)
-    except (ValueError, ArithmeticError):
+    except (ValueError, ArithmeticError) as error:
+        of = error.name if isinstance(error, UnreadError) else row.theirs
+        if of != row.theirs and of in {*settings, *settings.unread}:
+            made.left_out.setdefault(of, []).append(row.ours)
+            return
         if is_given and row.ours and UNSET in value:
             where = f"--{row.ours}: {row.theirs}={plain(value)} is known only where it runs"
             made.needed.append(f"{where}. Give its value")

@@ -85,6 +85,8 @@ def _update(value: str, values: Values) -> Answer:
 
 def _updates_a_step(values: Values) -> float:
     """Return TRL's steps, which are updates, for each of ours, which is a generation."""
+    if not values.has("steps_per_generation") and not values.has("generation_batch_size"):
+        return max(1, values.whole("num_iterations"))  # a generation is for one update
     passes = _micro_steps(values) * values.whole("num_iterations")
     return max(1, passes / values.whole("gradient_accumulation_steps"))
 
@@ -259,7 +261,7 @@ def _sleeps(value: str, values: Values) -> Answer:
 
 
 def _shares(value: str, values: Values) -> Answer:
-    if not values.on("use_vllm") or value == "colocate":
+    if value == "colocate" or not values.on("use_vllm"):
         return TRUE
     return needless("engines have GPUs of their own: --vllm_num_engines")
 

@@ -13,7 +13,8 @@ from trainer.config.config import Config
 from trainer.config.parse import DESCRIPTION, PROG, parse, read
 from trainer.config.schema import flags_of
 from trainer.config.translate.command import TranslateError, of_script
-from trainer.config.translate.translation import Translation, plain, translated
+from trainer.config.translate.result import Translation
+from trainer.config.translate.translation import plain, translated
 
 SCRIPTS = DATA / "guide_scripts"
 

@@ -120,3 +120,69 @@ def test_a_model_that_a_package_of_adapters_loads_is_read(
     assert (made["--reward"], made["--label_key"]) == (["math-verify:1"], ["solution"])
     assert "fast_inference=True is not taken over" in err
     assert "eval_dataset=held_out() is not taken over: give --eval_dataset FILE" in err
+
+
+BATCHES = """\
+import os
+from trl import GRPOConfig, GRPOTrainer
+ACCUMULATED = 2**3
+args = GRPOConfig(num_generations=64 // 4, learning_rate=1e-6 * 2, {})
+GRPOTrainer(model="m/" + "m", args=args, reward_funcs="r/m")
+"""
+COMPUTED = ("--micro_train_batch_size", "--rollout_batch_size", "--train_batch_size")
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected", "said"),
+    [
+        ("per_device_train_batch_size=1 * 16, gradient_accumulation_steps=ACCUMULATED // 2",
+         [["16"], ["4"], ["64"]], ""),
+        ("per_device_train_batch_size=16, gradient_accumulation_steps=int(os.environ['GA'])",
+         [["16"], None, None], "gradient_accumulation_steps=int(os.environ['GA']) is not taken "
+         "over: give --train_batch_size. Left out for it: --rollout_batch_size. "
+         "Or give --gradient_accumulation_steps VALUE behind the script"),
+        ("per_device_train_batch_size=own.size()", [None, None, None],
+         "per_device_train_batch_size=own.size() is not taken over: give --micro_train_batch_size. "
+         "Left out for it: --rollout_batch_size, --train_batch_size"),
+        ("per_device_train_batch_size=10**10**10", [None, None, None], "=10 ** 10 ** 10 is not"),
+        ("per_device_train_batch_size=8 // 0", [None, None, None], "=8 // 0 is not taken over"),
+    ],
+)  # fmt: skip
+def test_arithmetic_of_a_script_is_computed_and_nothing_from_a_value_that_is_not_known(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    batches: str,
+    expected: list[list[str] | None],
+    said: str,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(BATCHES.format(batches))
+    _, out, err = run(capsys, str(script))
+    made = flags(out)
+    assert [made.get(name) for name in COMPUTED] == expected, err
+    assert (made["--n_samples_per_prompt"], made["--pretrain"]) == (["16"], ["m/m"])
+    assert (made["--actor_learning_rate"], made["--save_steps"]) == (["2e-06"], ["500"])
+    assert said in err
+    assert ("batch_size=" in err or "steps=" in err) == bool(said)
+
+
+def test_a_rank_that_is_not_known_is_not_that_of_the_package(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    lora = "GRPOTrainer(model='m/m', peft_config=LoraConfig(r=rank()))"
+    script.write_text(f"from trl import GRPOTrainer\nfrom peft import LoraConfig\n{lora}\n")
+    _, out, err = run(capsys, str(script))
+    assert "--lora_rank" not in flags(out)
+    assert "LoraConfig(r=rank()) is not taken over: give --lora_rank, --lora_alpha" in err
+
+
+def test_what_is_computed_from_an_open_variable_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("trl grpo --num_generations 4 --gradient_accumulation_steps $GA\n")
+    _, out, err = run(capsys, str(script))
+    assert not {"--train_batch_size", "--rollout_batch_size"} & {*flags(out)}
+    which = "gradient_accumulation_steps=${GA} is known only where it runs"
+    assert f"--rollout_batch_size: left out, since {which}" in err
