@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
-from rollcall.client import POLL_SECONDS, Client, ClusterState, Event, Job, seconds_of, too_late
+from rollcall.client import Client, ClusterState, Event, Job
 
 T = TypeVar("T")
 
@@ -57,16 +57,11 @@ class AsyncClient:
     async def wait(
         self, job: str | Job | None = None, *, timeout: float | None = None
     ) -> ClusterState | Job:
-        try:
-            async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
-                while not (found := await self._status(job)).is_over:
-                    await asyncio.sleep(POLL_SECONDS)
-        except TimeoutError:
-            raise too_late(job, timeout) from None
+        client = self._client
+        limit = client._limit(job, timeout)
+        while not (found := await asyncio.to_thread(client._look, job, limit)).is_over:
+            await asyncio.sleep(limit.pause())
         return found
-
-    async def _status(self, job: str | Job | None) -> ClusterState | Job:
-        return await (self.status() if job is None else self.status(job))
 
     async def stop(self, job: str | Job | None = None) -> None:
         await asyncio.to_thread(self._client.stop, job)

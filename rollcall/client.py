@@ -28,10 +28,16 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir as directories
 from entrypoint.job.jobs import JobState
 from entrypoint.run.log_files import JOURNAL
+from rollcall.limit import Limit
 
 ARGUMENTS = {"ROLLCALL_URL": "url", "ROLLCALL_TOKEN": "token"}
 """Variables that a client takes as arguments, too."""
-POLL_SECONDS = 0.5
+STOPPED_SECONDS = 10.0
+"""How long a head may be silent that was asked to stop, until it counts as ended."""
+ENDED_BY_STOP = (
+    "the head has ended, as stop() has asked it to, and told no outcome before: "
+    "`rollcall report RUN` shows it on a machine that has the run directory ({why})"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +121,10 @@ class Client:
         ROLLCALL_URL, else this machine's head. `token`: the run's token, or its read-only key; by
         default ROLLCALL_TOKEN, else the token in ROLLCALL_RUN_DIR. Raises ConfigError.
         """
-        given = {"ROLLCALL_URL": None if url is None else _address(url), "ROLLCALL_TOKEN": token}
+        given = {
+            "ROLLCALL_URL": None if url is None else _address(url),
+            "ROLLCALL_TOKEN": None if token is None else _token(token),
+        }
         named = {name: value for name, value in given.items() if value is not None}
         self._arguments = {name: ARGUMENTS[name] for name in named}
         try:
@@ -126,6 +135,8 @@ class Client:
                 for fault in error.faults
             ]
             raise ConfigError(faults) from None
+        self._has_stopped_run = False
+        """This client has asked the head to stop, and so to end."""
 
     def __enter__(self) -> Self:
         return self
@@ -182,18 +193,41 @@ class Client:
     ) -> ClusterState | Job:
         """Return the state of a job, or of the head's run, once it has ended.
 
-        Raises TimeoutError after `timeout` seconds. A head ends soon after its run.
+        Raises TimeoutError after `timeout` seconds, also while no head answers. A head ends soon
+        after its run: AwayError says so of one that `stop()` has ended.
         """
-        deadline = time.monotonic() + seconds_of(timeout)
-        while not (found := self.status() if job is None else self.status(job)).is_over:
-            if time.monotonic() >= deadline:
-                raise too_late(job, timeout)
-            time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+        limit = self._limit(job, timeout)
+        while not (found := self._look(job, limit)).is_over:
+            time.sleep(limit.pause())
         return found
+
+    def _limit(self, job: str | Job | None, timeout: float | None) -> Limit:
+        return Limit("the run" if job is None else _id(job), timeout)
+
+    def _look(self, job: str | Job | None, limit: Limit) -> ClusterState | Job:
+        """Return the state of what is waited for. Raises TimeoutError after the limit."""
+        path = "/v1/state" if job is None else job_path(_id(job))
+        patience, name = self._settings.head_timeout, "ROLLCALL_HEAD_TIMEOUT"
+        if self._has_stopped_run and patience > STOPPED_SECONDS:
+            patience, name = STOPPED_SECONDS, "the stop"
+        if (left := limit.of(patience)) < patience:
+            patience, name = left, "timeout"
+        settings = replace(self._settings, head_timeout=patience)
+        ask = partial(self._ask_once, "GET", path, timeout=limit.of_request())
+        try:
+            row = head_client.patiently(settings, ask, limit=name)
+        except head_client.AwayError as error:
+            if limit.is_over:
+                raise limit.too_late(str(error)) from None
+            if self._has_stopped_run:
+                raise head_client.AwayError(ENDED_BY_STOP.format(why=error)) from None
+            raise
+        return _state(row) if job is None else _job(row)
 
     def stop(self, job: str | Job | None = None) -> None:
         """Have a job save and stop; without a job, the whole run, with its cluster."""
         self._ask("POST", "/v1/stop" if job is None else f"{job_path(_id(job))}/stop")
+        self._has_stopped_run |= job is None
 
     def logs(self, job: str | Job | None = None, *, follow: bool = False) -> Iterator[str]:
         """Yield the lines that the attempts of a job, or of the head's run, have printed.
@@ -233,13 +267,24 @@ class Client:
             raise
 
 
-def _address(url: str) -> str:
+def _address(url: object) -> str:
     """Return URLs of control ports as settings take them. Raises ConfigError."""
     try:
-        return arguments.addresses(url)
+        if isinstance(url, str):
+            return arguments.addresses(url)
+        raise argparse.ArgumentTypeError
     except argparse.ArgumentTypeError:
         remedy = "Give http://HOST:8267, or HOST:8267"
-        raise ConfigError([Fault("url", url, "is not an address of a head", remedy)]) from None
+        raise ConfigError([Fault("url", str(url), "is not an address of a head", remedy)]) from None
+
+
+def _token(token: object) -> str:
+    """Return a token. Raises ConfigError, which does not show what was given."""
+    if isinstance(token, str):
+        return token
+    problem = f"is of type {type(token).__name__}, and no text"
+    remedy = "Give the token itself; of a file, Path(FILE).read_text().strip()"
+    raise ConfigError([Fault("token", None, problem, remedy)])
 
 
 def _id(job: str | Job) -> str:
@@ -249,20 +294,6 @@ def _id(job: str | Job) -> str:
         return found
     remedy = "Give what submit has returned, a job's id such as job-1, or its name"
     raise ConfigError([Fault("job", str(job), "is no job", remedy)])
-
-
-def seconds_of(timeout: object) -> float:
-    """Return a limit of time. Raises ConfigError."""
-    if timeout is None:
-        return float("inf")
-    if isinstance(timeout, int | float):
-        return float(timeout)
-    raise ConfigError([Fault("timeout", str(timeout), "is no number", "Give seconds, or None")])
-
-
-def too_late(job: str | Job | None, timeout: float | None) -> TimeoutError:
-    what = "the run" if job is None else _id(job)
-    return TimeoutError(f"{what} has not ended within {timeout:g} s")
 
 
 def _name(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
-from contract.files.os_errors import to_a_reader
+from contract.files.os_errors import explain, to_a_reader
 from contract.launch.programs import Program
 from contract.options import fail
 from contract.redaction import shell_line
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         faults = start_faults(parsed)
     except OSError as error:
-        return fail(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
+        return fail(explain(error), ExitCode.RUN_DIR)
     if faults:
         return fail("\n".join(map(str, faults)))
     for warning in config.warnings:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (code := run.exit_code(error)) is not None:
             return fail(error, code)
         if isinstance(error, OSError) and config.has(error.filename):
-            return fail(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
+            return fail(explain(error), ExitCode.RUN_DIR)
         raise
     return ExitCode.FINISHED
 

@@ -1,4 +1,4 @@
-"""Adds paths and error numbers to OSErrors, and explains why a path is absent."""
+"""Tells OSErrors with their remedy, adds paths and numbers to them, and explains absent paths."""
 
 from __future__ import annotations
 
@@ -19,6 +19,51 @@ MOST_BYTES, NAME_BYTES = 4096, 255
 """PATH_MAX with the null byte at its end, and NAME_MAX (limits.h)."""
 NUMBER = re.compile(r"\(os error (\d+)\)")
 """Matches the error number in the message of a library that is written in Rust."""
+OF_THE_NODE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Limits of the node, whatever path the call named."""
+
+REFUSED = "give user {user} the right to it, or run as its owner (a container: --user UID:GID)"
+LACKED = "put it on a file system that has this call"
+MISPLACED = "make it, or correct the path"
+PERMANENT = {
+    errno.EPERM: REFUSED,
+    errno.EACCES: REFUSED,
+    errno.EROFS: "mount its file system for writing",
+    **dict.fromkeys((errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV), LACKED),
+    **dict.fromkeys((errno.ENOLCK, errno.ENOTTY, errno.EXDEV), LACKED),
+    **dict.fromkeys((errno.ENOENT, errno.EISDIR), MISPLACED),
+    errno.ENOTDIR: "a part of the path is a file: correct the path",
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), MISPLACED),
+    errno.ENOEXEC: "install it for this machine's processor",
+}
+"""Errors that another try would meet again, and what to do."""
+TEMPORARY = {
+    errno.ENOSPC: "free space there",
+    errno.EDQUOT: "free space there, or raise the quota",
+    errno.EIO: "see the log of its disk or server",
+    errno.ESTALE: "mount it again",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the machine's limit of open files (fs.file-max)",
+    errno.ENOMEM: "give the node more memory",
+    errno.EADDRINUSE: "end the process that listens there",
+}
+
+
+def describe(error: OSError) -> str:
+    file = f"{error.filename}: " if error.filename else ""
+    return f"{file}{error.strerror or error}"
+
+
+def remedy(error: OSError) -> str:
+    """What the user can do; "" if the error's number does not say it."""
+    known = (PERMANENT | TEMPORARY).get(error.errno or 0, "")
+    return known.format(user=os.geteuid())
+
+
+def explain(error: OSError) -> str:
+    """The error in a sentence, with its remedy."""
+    what = remedy(error)
+    return f"{describe(error)}: {what}" if what else describe(error)
 
 
 def why_absent(path: Path) -> str | None:

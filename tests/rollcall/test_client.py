@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rollcall import AsyncClient, AwayError, Client, ConfigError, NoAnswerError, RefusedError
+from rollcall import client as client_module
 from tests.support.job_head import JobHead, fails, finishes, until_stopped
 
 
@@ -106,6 +108,39 @@ def test_a_wait_that_takes_too_long_says_for_what(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError, match=f"{job.id} has not ended within 0.1 s"):
             asyncio.run(AsyncClient(*address).wait(job, timeout=0.1))
         client.stop(job)
+
+
+def test_a_wait_ends_at_its_limit_while_no_head_answers() -> None:
+    """ROLLCALL_HEAD_TIMEOUT is ten minutes then."""
+    address = "http://127.0.0.1:9", "t" * 40
+    said = r"job-1 has not ended within 1 s: .*not there after.*; timeout sets this limit"
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=said):
+        Client(*address).wait("job-1", timeout=1)
+    with pytest.raises(TimeoutError, match=said):
+        asyncio.run(AsyncClient(*address).wait("job-1", timeout=1))
+    assert time.monotonic() - began < 30
+
+
+def test_a_head_that_has_ended_as_asked_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "STOPPED_SECONDS", 0.1)
+    with JobHead(tmp_path, true=finishes) as head:
+        client = Client(head.environment["ROLLCALL_URL"], head.environment["ROLLCALL_TOKEN"])
+        client.stop()
+    with pytest.raises(AwayError, match=r"the head has ended, as stop\(\) has asked it to"):
+        client.wait(timeout=60)
+
+
+def test_what_is_no_text_is_no_address_and_no_token() -> None:
+    wrong: Any
+    for wrong in (8367, Path("head:8267")):
+        with pytest.raises(ConfigError, match="url: is not an address of a head"):
+            Client(wrong)
+    for wrong in (5, Path("token")):
+        with pytest.raises(ConfigError, match=r"token: is of type .* Give the token itself"):
+            Client("http://127.0.0.1:9", wrong)
 
 
 def test_a_fault_of_an_argument_names_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:

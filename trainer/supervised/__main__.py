@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
-from contract.files.os_errors import to_a_reader
+from contract.files.os_errors import explain, to_a_reader
 from contract.options import ConfigError, fail
 from trainer.cluster import deepspeed_notice
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the help has left
         raise
     except OSError as error:
-        return fail(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
+        return fail(explain(error), ExitCode.RUN_DIR)
     if os.environ.get("RANK", "0") == "0":
         for warning in command.warnings:
             print(f"warning: {warning}", file=sys.stderr, flush=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from contract.durations import counted
 from contract.exit_codes import ExitCode
+from contract.files.os_errors import explain
 from contract.options import ConfigError, Fault
 from contract.run_dir import RunFiles
 from trainer.config.config import Config
@@ -98,8 +100,7 @@ class Result:
         for name in names or PLOTTED:
             points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
             if names and not points:
-                known = sorted({key for row in rows for key in row})
-                raise KeyError(f"no step has {name}: {', '.join(known)}")
+                raise KeyError(_no_metric(name, {key for row in rows for key in row}))
             if points:
                 axes.plot(*zip(*points, strict=True), ".-", label=name)
         axes.set(xlabel="step")
@@ -216,7 +217,16 @@ def _of_run(error: Exception, code: ExitCode) -> RunError | ConfigError:
 
 
 def _of_disk(error: OSError) -> RunError:
-    return RunError(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
+    return RunError(explain(error), ExitCode.RUN_DIR)
+
+
+def _no_metric(name: str, known: Collection[str]) -> str:
+    """Return that no step has a metric, and the names that may be meant, nearest first."""
+    _, _, bare = name.rpartition("/")
+    having = sorted((one for one in known if bare in one), key=len)
+    if near := having[:3] or difflib.get_close_matches(name, known, n=3):
+        return f"no step has {name}: did you mean {' or '.join(near)}?"
+    return f"no step has {name}: result.to_pandas().columns lists the {len(known)} names"
 
 
 def _named(stack: ExitStack, flags: Mapping[str, object]) -> dict[str, object]:

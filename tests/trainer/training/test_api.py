@@ -225,6 +225,37 @@ def test_what_only_the_files_show_is_a_fault_too(tiny: Tiny, run_dir: Path) -> N
     assert raised.value.exit_code is ExitCode.USAGE
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("train/loss", "did you mean train/policy_loss"),
+        ("policy_loss", "did you mean train/policy_loss"),
+        ("kl", "did you mean train/kl?"),
+        ("zzzz", "result.to_pandas().columns lists the 4 names"),
+    ],
+)
+def test_a_metric_that_no_step_has_is_told_with_the_names_that_are_near(
+    run_dir: Path, name: str, said: str
+) -> None:
+    run_dir.mkdir(exist_ok=True)
+    row = {"step": 1, "train/reward": 0.5, "train/policy_loss": 0.1, "train/kl": 0.0}
+    (run_dir / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
+    result = Result(
+        steps=1,
+        samples=1,
+        reward_first=None,
+        reward_last=None,
+        eval_before=None,
+        eval_after=None,
+        run_dir=run_dir,
+        model=run_dir / "hf",
+    )
+    with pytest.raises(KeyError) as raised:
+        result.plot(name)
+    assert f"no step has {name}: " in str(raised.value)
+    assert said in str(raised.value)
+
+
 @pytest.mark.parametrize("place", ["{file}", "{file}/run", "/proc/no-such/run"])
 def test_a_run_directory_that_cannot_be_one_is_a_run_error(
     tiny: Tiny, tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
@@ -237,7 +268,7 @@ def test_a_run_directory_that_cannot_be_one_is_a_run_error(
         "train_batch_size": 4,
         "micro_train_batch_size": 4,
     }
-    with pytest.raises(RunError, match=r"^/\S+: N\w+ (a|such)") as raised:
+    with pytest.raises(RunError, match=r"^/\S+: N\w+ (a|such).*: .*correct the path") as raised:
         train(**flags)
     assert raised.value.exit_code is ExitCode.RUN_DIR
     assert main(to_words(flags)) is ExitCode.RUN_DIR

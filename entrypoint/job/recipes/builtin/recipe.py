@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contract.files.os_errors import explain
 from contract.journal import EXPORT
 from contract.launch.programs import Program
 from contract.manifest import lineage_of, newest_checkpoint
@@ -111,7 +112,7 @@ class Builtin(Recipe):
                 *(() if of_flags else _beginning_faults(settings, config)),
             ]
         except OSError as error:
-            named = [f"{error.filename}: {error.strerror or error}"]
+            named = [explain(error)]
         return list(dict.fromkeys([*sentences(of_flags), *named]))
 
     def warnings(self, settings: Settings) -> Sequence[str]:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contract.files.os_errors import explain
 from contract.launch import ranks
 from contract.launch.launcher_flags import parse as launch_of
 from contract.launch.log_lines import STEP
@@ -69,7 +70,7 @@ class Supervised(TorchRun):
                 return ()  # the head waits for the file, as for one that is gone
             found = sentences(error.faults)
         except OSError as error:
-            return [f"{error.filename}: {error.strerror or error}"]
+            return [explain(error)]
         run_dir = unchecked(stage, settings.job[1:], settings.run_dir).run_dir
         if run_dir != settings.run_dir:
             found.append(
