@@ -23,6 +23,7 @@ try:
     from contract.files.os_errors import to_a_reader
     from contract.launch.programs import Program
     from contract.options import ConfigError, Fault
+    from contract.run_dir import RunFiles
     from entrypoint.commands import cli, packages
     from entrypoint.config.partly import SettingsError
     from entrypoint.config.read import read_settings
@@ -294,15 +295,19 @@ def _up(settings: Settings, *, bare: bool = False) -> int:
     claim = node_claims.of(settings.node_name, *settings.worker_ports).hold()
     report = run_checks(role, settings)
     say_report(report, console.say_check, on_terminal=console.draws())
+    refused = _is_led_by_another(settings) if is_head else ""
     if report.exit_code != ExitCode.FINISHED:
         failed = "this node does not start: %s failed (ROLLCALL_PREFLIGHT=strict)"
         console.log.error(failed, failed_names(report))
         reasons = tuple(f"{result.name}: {result.evidence}" for result in report.fails)
         if isinstance(role, Worker):
             unfit_report.report(settings, reasons)
-        else:
+        elif not refused:
             unfit_head_note.tell(settings, report.exit_code, "; ".join(reasons))
         return report.exit_code
+    if refused:  # before it writes to the logs of that head's run
+        console.log.error("%s", refused)
+        return ExitCode.RUN_DIR
     console.log_to_file(settings, is_head=is_head)
     try:
         keep_report(report, settings)
@@ -311,6 +316,22 @@ def _up(settings: Settings, *, bare: bool = False) -> int:
     findings = not_well(report, settings.secrets)
     with claim or nullcontext():
         return roles.serve(settings, role, findings, inbox)
+
+
+def _is_led_by_another(settings: Settings) -> str:
+    """Return that a living head of this machine has the run; "" if this node may lead or join."""
+    from entrypoint.config.durations import NEVER
+    from entrypoint.run import lease
+
+    leases = RunFiles(settings.run_dir).leases
+    try:
+        if settings.head_failover == NEVER or not lease.moved_to(leases):
+            lease.Lease(leases).refuse_living()
+    except lease.HeldError as error:
+        return str(error)
+    except OSError:  # the lease itself says why
+        pass
+    return ""
 
 
 def _has_begun(settings: Settings) -> bool:

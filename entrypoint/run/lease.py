@@ -146,6 +146,26 @@ class Lease:
             os.close(descriptor)
         return self
 
+    def refuse_living(self) -> None:
+        """Raise HeldError if another head keeps the lock and beats. Nothing is written or kept.
+
+        A head whose lock this machine cannot see is found by `acquire` alone. Raises OSError.
+        """
+        newest = contract_lease.newest(self._leases)
+        if newest is None or (first := contract_lease.read(newest)).get("over"):
+            return
+        deadline = time.monotonic() + 2 * HEARTBEAT_SECONDS
+        descriptor = os.open(newest, os.O_RDWR)
+        try:
+            while time.monotonic() < deadline and not _lock(descriptor):
+                if (row := contract_lease.read(newest)) != first:
+                    if not row.get("over"):
+                        raise HeldError(self._sentence(newest))
+                    return
+                self._released.wait(POLL_SECONDS)
+        finally:
+            os.close(descriptor)
+
     def succeed(self, vigil: Vigil) -> None:
         """Take the lease after the one that was watched, whose holder is silent.
 

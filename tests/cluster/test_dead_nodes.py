@@ -57,7 +57,7 @@ def test_the_driver_has_a_node_buried_only_in_a_ray_that_rollcall_has_started(
         monkeypatch.setenv(fd_store.VARIABLE, "/a/socket")
     else:
         monkeypatch.delenv(fd_store.VARIABLE, raising=False)
-    reach.bury(node, "worker-2 goes on with the work of worker-1")
+    reach.bury(node, "the work of worker-1 goes on at worker-2")
     assert (node not in placement.living_nodes()) is ours
     reach.bury(node, "Ray knows it")
 

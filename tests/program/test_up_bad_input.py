@@ -392,7 +392,9 @@ def read_only(directory: Path) -> Iterator[tuple[str, ...]]:
 
 def test_a_run_directory_that_a_living_head_holds_is_refused(node: Node) -> None:
     with Lease(node.run.leases):
+        there = set(node.run.root.rglob("*"))
         done = node.up(NO_PREFLIGHT, *job(node))
+        assert set(node.run.root.rglob("*")) == there
     line = message(done, 73, "is held by a living head")
     assert "a worker of that head needs RAY_WORKER=1" in line
     assert str(node.run.root) in line

@@ -203,8 +203,8 @@ class Rescheduler:
         self._told.add((before, now))
         names = {row["NodeID"]: str(row["NodeName"]) for row in ray.nodes()}
         lost, node = names.get(before, before), names.get(now, now)
-        self._tell(MOVED, f"{node} goes on with the work of {lost}.", lost=lost, node=node)
-        reach.bury(before, f"{node} goes on with the work of {lost}")
+        self._tell(MOVED, f"the work of {lost} goes on at {node}.", lost=lost, node=node)
+        reach.bury(before, f"the work of {lost} goes on at {node}")
 
     def _of(self, role: str, number: int) -> list[_Place]:
         return self._places(self._planned.reservation(role, number))

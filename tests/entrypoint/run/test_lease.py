@@ -75,6 +75,20 @@ def test_a_head_killed_on_this_machine_is_succeeded_at_once(
         assert successor.claim.epoch == 2
 
 
+def test_a_head_asks_before_it_writes_whether_another_lives(
+    leases: Path, held: subprocess.Popen[bytes]
+) -> None:
+    with pytest.raises(HeldError, match="ROLLCALL_RUN_DIR"):
+        Lease(leases).refuse_living()
+    os.kill(held.pid, signal.SIGSTOP)
+    Lease(leases).refuse_living()
+    os.kill(held.pid, signal.SIGKILL)
+    held.wait()
+    Lease(leases).refuse_living()
+    Lease(leases / "none").refuse_living()
+    assert [path.name for path in leases.iterdir()] == ["1"]
+
+
 @pytest.mark.usefixtures("impatient")
 def test_a_frozen_head_is_succeeded_though_it_keeps_its_lock(
     leases: Path, held: subprocess.Popen[bytes]
