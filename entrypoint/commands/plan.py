@@ -117,43 +117,7 @@ def plan(
     lacks_a_job = RECIPES[settings.recipe].may_lack_a_job and not settings.job
     if settings.waits_for_jobs or lacks_a_job:
         return _row(warnings=warnings, **given)  # there is no job to plan
-    recipe = recipes.load(settings.recipe).assuming(other.columns)
-    wrong = arguments.hinted(recipe.faults(settings), "plan")
-    if other.elsewhere:
-        warnings += [f"{OF_HERE}: {one}" for one in wrong if isinstance(one, NotHere)]
-        wrong = [one for one in wrong if not isinstance(one, NotHere)]
-    missing = [one for one in wrong if recipes.awaits(one, awaited)]
-    if wrong := [one for one in wrong if one not in missing]:
-        if away := next(filter(recipe.may_assume, wrong), None):
-            wrong[wrong.index(away)] = f"{ended(away)} {ASSUME}"
-        if all(isinstance(one, NotHere) for one in wrong):  # the job itself may be wrong, too
-            warnings += recipe.warnings(settings)
-        faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
-        return _row(faults=faults, warnings=warnings, **given)
-    if missing:
-        return _row(warnings=[*warnings, NOT_WRITTEN], **given)
-    given["notes"] = list(recipe.notes(settings)) or None
-    given["steps"] = dict(zip(("count", "why"), recipe.steps(settings), strict=True))
-    tried = recipe.try_code(settings) if settings.check_code else recipes.TriedCode()
-    given["code"] = list(tried.lines) or None
-    warnings += tried.warnings
-    if tried.faults:
-        faults = tuple(Fault("job", None, sentence, "") for sentence in tried.faults)
-        return _row(faults=faults, warnings=warnings, **given)
-    if settings.ray_address and settings.num_gpus is None:
-        of_job = recipes.warnings(recipe, PlacedJob(settings=settings))
-        return _row(warnings=[*warnings, *of_job, NODES_UNKNOWN], **given)
-    try:
-        placed = recipe.placed(settings, _nodes(settings, decided, other))
-        of_job = recipes.warnings(recipe, placed)
-    except FilesGoneError as gone:  # a file that is still being written
-        return _row(faults=(Fault("job", None, str(gone), ""),), warnings=warnings, **given)
-    return _row(
-        faults=_layout_faults(placed, other),
-        layout=placed.layout,
-        warnings=[*warnings, *of_job, *plan_layout.short_of_memory(placed.layout)],
-        **given,
-    )
+    return _row(**given, **_job_row(settings, decided, other, awaited, warnings))
 
 
 def main(
@@ -174,6 +138,56 @@ def main(
     else:
         show(row, cost=cost, said=said)
     return ExitCode.USAGE if row["faults"] else ExitCode.FINISHED
+
+
+def _job_row(
+    settings: Settings,
+    head: Head,
+    other: PlannedNodes,
+    awaited: Sequence[Path],
+    warnings: Sequence[str],
+) -> dict[str, Any]:
+    """Return what the row has of the job, with its faults and all warnings.
+
+    `warnings`: those of the node; `awaited`: as in `plan`.
+    """
+    recipe, warnings = recipes.load(settings.recipe).assuming(other.columns), [*warnings]
+    wrong = arguments.hinted(recipe.faults(settings), "plan")
+    if other.elsewhere:
+        warnings += [f"{OF_HERE}: {one}" for one in wrong if isinstance(one, NotHere)]
+        wrong = [one for one in wrong if not isinstance(one, NotHere)]
+    missing = [one for one in wrong if recipes.awaits(one, awaited)]
+    if wrong := [one for one in wrong if one not in missing]:
+        if away := next(filter(recipe.may_assume, wrong), None):
+            wrong[wrong.index(away)] = f"{ended(away)} {ASSUME}"
+        if all(isinstance(one, NotHere) for one in wrong):  # the job itself may be wrong, too
+            warnings += recipe.warnings(settings)
+        faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
+        return {"faults": faults, "warnings": warnings}
+    if missing:
+        return {"warnings": [*warnings, NOT_WRITTEN]}
+    known: dict[str, Any] = {"notes": list(recipe.notes(settings)) or None}
+    known["steps"] = dict(zip(("count", "why"), recipe.steps(settings), strict=True))
+    tried = recipe.try_code(settings) if settings.check_code else recipes.TriedCode()
+    known["code"] = list(tried.lines) or None
+    warnings += tried.warnings
+    if tried.faults:
+        faults = tuple(Fault("job", None, sentence, "") for sentence in tried.faults)
+        return dict(faults=faults, warnings=warnings, **known)
+    if settings.ray_address and settings.num_gpus is None:
+        of_job = recipes.warnings(recipe, PlacedJob(settings=settings))
+        return dict(warnings=[*warnings, *of_job, NODES_UNKNOWN], **known)
+    try:
+        placed = recipe.placed(settings, _nodes(settings, head, other))
+        of_job = recipes.warnings(recipe, placed)
+    except FilesGoneError as gone:  # a file that is still being written
+        return dict(faults=(Fault("job", None, str(gone), ""),), warnings=warnings, **known)
+    return dict(
+        faults=_layout_faults(placed, other),
+        layout=placed.layout,
+        warnings=[*warnings, *of_job, *plan_layout.short_of_memory(placed.layout)],
+        **known,
+    )
 
 
 def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
