@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 RESUMES = "Started again with its run directory, it resumes from its newest checkpoint, if any."
+RESUMES_FROM = "Started again with its run directory, it resumes from step {step}."
 CORRECT = "Correct the job's command, settings or code, and start it again."
 STORAGE = f"Look at the run directory's storage: it is full, read-only or away. {RESUMES}"
 

@@ -113,7 +113,7 @@ class MissingWorker:
                 how = f"has not come back for {away}" if away else "has left"
                 return f"{self.node} {how}"
         noun = "worker" if self.workers == 1 else "workers"
-        return f"{self.workers} {noun} never checked in, {away} so far"
+        return f"{self.workers} {noun} not checked in yet, {away} so far"
 
     @property
     def as_lost(self) -> str:

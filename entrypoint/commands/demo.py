@@ -74,6 +74,7 @@ WHAT_COMES = (
     f"model up. Then a head and {WORKERS} workers train it with PPO, and the head prints its page"
 )
 STOPPED = "the demo is stopped. To go on: %s"
+STOPPING = f"stopping: the job saves, and the nodes end, for at most {duration(STOP_SECONDS)}"
 HELP_DIR = "where everything goes (default: runs/demo-TIME); a demo that was stopped there goes on"
 
 
@@ -303,8 +304,12 @@ def job_flags(layout: Layout, seed: int, steps: int = STEPS) -> list[str]:
 def _run(layout: Layout, options: argparse.Namespace) -> int:
     job = job_flags(layout, options.seed, options.steps)
     log.info("to ask from another terminal: export %s; %s status", layout.asking, as_typed())
-    with Keeper(again(layout, options)) as keeper:
-        code = _run_nodes(layout, options, job, keeper)
+    try:
+        with Keeper(again(layout, options)) as keeper:
+            code = _run_nodes(layout, options, job, keeper)
+    except KeyboardInterrupt:
+        log.warning(STOPPED, again(layout, options))  # last: what the nodes say comes before
+        raise
     if code == ExitCode.FINISHED:
         _report(layout)
     elif code == KILLED:
@@ -331,7 +336,7 @@ def _run_nodes(layout: Layout, options: argparse.Namespace, job: list[str], keep
             node.wait(STOP_SECONDS)
         return code
     except KeyboardInterrupt:
-        log.warning(STOPPED, again(layout, options))
+        log.warning("%s", STOPPING)
         raise
     finally:
         end_all(layout.started(number, node.pid) for number, node in enumerate(nodes))

@@ -25,7 +25,8 @@ from contract.launch.programs import Program
 from entrypoint.processes.process import end, find_marked, identity, kill
 from entrypoint.processes.programs import program
 
-STOP_SECONDS = 8.0
+STOP_SECONDS = 20.0
+"""Time for a node to end after SIGTERM: a head that is killed tells no outcome."""
 END_SECONDS = 5.0
 """Time for the process beside the demo to end, once the demo has said that all is over."""
 PR_SET_PDEATHSIG = 1

@@ -35,7 +35,7 @@ from entrypoint.run import token as run_token
 from entrypoint.run import unfit_head_note
 from entrypoint.run.flight_record import run_end, standalone
 from entrypoint.run.lease import SILENCE_SECONDS, living_url, look, moved_to
-from entrypoint.run.lost_head import AGAIN, command, failover, left_over, what_follows
+from entrypoint.run.lost_head import AGAIN, all_of
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -191,8 +191,7 @@ def _lost_head(settings: Settings) -> str:
         if host and silent is not None:
             last = f"was last there {duration(silent)} ago"
             if silent > SILENCE_SECONDS:
-                told = failover(run)
-                follows = what_follows(told, silent, command(run)) + left_over(run, told, silent)
+                follows = all_of(run, silent)
                 return f". The head of {settings.run_dir} was on {host}, and {last}: {follows}"
             if host == socket.gethostname():
                 soon = duration(max(1, round(SILENCE_SECONDS - silent)))
@@ -308,7 +307,8 @@ def patiently(
     try:
         return look()
     except AwayError as error:
-        print(f"{error}; asking again", file=sys.stderr)
+        said, *command = str(error).split("\n")
+        print("\n".join([f"{said}; asking again", *command]), file=sys.stderr)
 
     def again() -> T:
         try:

@@ -6,12 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import psutil
 
 from contract.durations import duration
 from contract.files.fd_store import FdStore
 from contract.options import ConfigError
+from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.config.durations import NEVER
 from entrypoint.config.role import Head
@@ -21,15 +25,18 @@ from entrypoint.machine import address
 from entrypoint.net import sockets
 from entrypoint.node import head, heritage
 from entrypoint.node.heritage import Heritage, Succession
+from entrypoint.processes import process
 from entrypoint.processes.inbox import Inbox
-from entrypoint.run import errors, lease, succession
+from entrypoint.run import candidacy, errors, lease, lost_head, succession
 from entrypoint.run.lease import HeldError, Lease
-from entrypoint.run.succession import Holder, Vigil
+from entrypoint.run.succession import Holder, Row, Vigil
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """Interval between looks at the lease of a head that does not answer."""
+END_SECONDS = 5.0
+"""Time for killed processes to be gone."""
 
 
 class TookOverError(Exception):
@@ -55,6 +62,10 @@ class LeaseWatch:
     """Looks at the newest lease in a thread of its own, since storage may keep it waiting."""
 
     leases: Path
+    node: str = ""
+    """This worker's name, if it may lead."""
+    says: str | None = None
+    """What it says of a silent head's place: "" that it waits, or why it cannot take it."""
     _vigil: Vigil | None = field(init=False, default=None)
     _over: threading.Event | None = field(init=False, default=None)
     """Ends the thread that looks; None if there is none."""
@@ -95,6 +106,7 @@ class LeaseWatch:
 
     def _look(self, over: threading.Event, tell_later: Callable[[], None]) -> None:
         first = 0
+        told: tuple[float, str] | None = None
         while True:
             try:
                 number, row = lease.look(self.leases)
@@ -109,8 +121,19 @@ class LeaseWatch:
                 if number > first > 0:
                     first = number
                     tell_later()
+                told = self._tell(told)
             if over.wait(LOOK_SECONDS):
                 return
+
+    def _tell(self, told: tuple[float, str] | None) -> tuple[float, str] | None:
+        """Write what this worker says, if that is new; return when it last did, and what."""
+        now, says = time.monotonic(), self.says
+        if not self.node or says is None or self.vacancy() is None:
+            return None
+        if told and told[1] == says and now - told[0] < candidacy.EVERY_SECONDS:
+            return told
+        candidacy.tell(self.leases, self.node, says)
+        return now, says
 
 
 @dataclass(slots=True)
@@ -126,7 +149,7 @@ class Candidate:
     """The last warning that this worker cannot lead now."""
 
     def __post_init__(self) -> None:
-        self.watch = LeaseWatch(RunFiles(self.settings.run_dir).leases)
+        self.watch = LeaseWatch(RunFiles(self.settings.run_dir).leases, self.settings.node_name)
 
     def accepted(self, told: Heritage | None, address: str) -> None:
         """Note that a head has accepted this node at `address`, and what it told."""
@@ -135,6 +158,7 @@ class Candidate:
         if refuses and self.settings.head_failover == NEVER:
             told = None
         self._heritage, self._address = told, address
+        self.watch.says = f"{refuses} is off there" if refuses and told is None else ""
 
     def stand(self) -> None:
         """Raises TookOverError if the head is lost, and this worker is the one to take its place.
@@ -153,7 +177,10 @@ class Candidate:
             settings, role = heritage.heir(self.settings, self._heritage, self._address)
             if why := _unfit(settings):
                 return self._withdraw(why)
-            if why := _taken_port(settings):
+            if (why := _taken_port(settings)) and _end_left_over(vigil.row):
+                why = _taken_port(settings)
+            if why:
+                self.watch.says = self._masked(why)
                 return self._say(f"this worker cannot take the head's place now: {why}")
             own = Lease(
                 self.watch.leases,
@@ -165,9 +192,11 @@ class Candidate:
         except ConfigError as error:
             return self._withdraw(str(error))
         except HeldError:
+            self.watch.says = ""
             log.info("the head lives after all, or another worker has taken its place")
             return None
         except OSError as error:
+            self.watch.says = self._masked(errors.describe(error))
             return self._say(f"this worker cannot take the head's place: {errors.describe(error)}")
         self.watch.end()
         raise TookOverError(settings, role, own)
@@ -178,9 +207,13 @@ class Candidate:
             self._said = why
             log.warning("%s", why)
 
+    def _masked(self, why: str) -> str:
+        """Return a reason in one line, for the run directory."""
+        return " ".join(redact(why, self.settings.secrets).split())
+
     def _withdraw(self, why: str) -> None:
         log.warning("the head is lost, and this worker cannot take its place: %s", why)
-        self._heritage = None
+        self._heritage, self.watch.says = None, self._masked(why)
 
 
 def _unfit(settings: Settings) -> str:
@@ -188,6 +221,27 @@ def _unfit(settings: Settings) -> str:
     if not settings.waits_for_jobs and (faults := recipes.load(settings.recipe).faults(settings)):
         return "; ".join(faults)
     return ""
+
+
+def _end_left_over(row: Row) -> bool:
+    """End what the holder of a lease has left on this machine; return whether there was any.
+
+    The holder itself must have ended: one that is only frozen goes on as a worker.
+    """
+    mark = str(row.get("mark", ""))
+    owner = mark.removeprefix(f"{process.NODE_OWNER}=")
+    is_here = row.get("boot_id") == lease.boot_id() and owner not in ("", mark)
+    if not is_here or owner == process.identity() or owner in process.other_identities():
+        return False
+    found = []
+    for pid in lost_head.marked(mark):
+        with suppress(psutil.Error):
+            found.append(psutil.Process(pid))
+    if found:
+        log.warning("ending what the lost head has left on this machine: %d processes", len(found))
+        process.kill(found)
+        psutil.wait_procs(found, END_SECONDS)
+    return bool(found)
 
 
 def _taken_port(settings: Settings) -> str:

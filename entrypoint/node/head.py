@@ -12,6 +12,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from contract import lease as contract_lease
 from contract.durations import duration
@@ -144,7 +145,7 @@ def _serve(
                 "start",
                 _start_sentence(settings, role) + ("" if taken else _silent_end(journal)),
                 incarnation=own.incarnation,
-                resume=_resume(journal, settings, taken),
+                **_resume(journal, settings, taken),
                 failover=heritage.failover(settings, role.expected_workers).as_dict(),
                 address=address,
             )
@@ -347,12 +348,18 @@ def _finished_before(journal: Journal, fingerprint: str) -> str | None:
     return None
 
 
-def _resume(journal: Journal, settings: Settings, taken: Succession | None) -> str:
-    """Return the command that starts the head again: of a worker's place, that of the first one."""
+def _resume(journal: Journal, settings: Settings, taken: Succession | None) -> dict[str, Any]:
+    """Return the command that starts the head again: of a worker's place, that of the first one.
+
+    And whether it starts no other node.
+    """
     if taken is None:
-        return start_again.command(settings, socket.gethostname())
-    starts = (event["details"].get("resume", "") for event in journal.landmarks("start"))
-    return next(starts, "")
+        return {
+            "resume": start_again.command(settings, socket.gethostname()),
+            "resumes_head_alone": not start_again.is_whole(settings),
+        }
+    first: Mapping[str, Any] = next((event["details"] for event in journal.landmarks("start")), {})
+    return {name: first.get(name, "") for name in ("resume", "resumes_head_alone")}
 
 
 def _tell_move(journal: Journal, settings: Settings, run: RunFiles) -> None:

@@ -39,7 +39,7 @@ def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
     if whole := settings.environ.get(STARTED_BY):
         return whole  # the head alone would wait for the other nodes of that program
     run_dir = str(settings.run_dir)
-    if settings.platform.again or (settings.platform.name or BY_HAND[0]) not in BY_HAND:
+    if is_whole(settings):
         return of_platform(settings, os.environ)
     if any(name in os.environ for name in APPTAINER):
         other = f" and {START_ID}=" if settings.variable("start_id") else ""
@@ -54,6 +54,13 @@ def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
             kept = f"{engine} start --attach {host}; after {engine} run --rm: {again}"
             return kept if CONTAINER.fullmatch(host) else again
     return typed(sys.argv, os.environ, Path.cwd())
+
+
+def is_whole(settings: Settings) -> bool:
+    """Return whether the command starts all nodes: it is another program's, or a platform's."""
+    platform = settings.platform
+    is_platforms = platform.again or (platform.name or BY_HAND[0]) not in BY_HAND
+    return bool(is_platforms or settings.environ.get(STARTED_BY))
 
 
 def of_platform(settings: Settings, environ: Mapping[str, str]) -> str:

@@ -284,7 +284,7 @@ class Lease:
                 "host": socket.gethostname(),
                 "address": self._address,
                 **self.about,
-                "boot_id": _boot_id(),
+                "boot_id": boot_id(),
                 "beat": count,
                 "was_worker": self._was_worker,
             }
@@ -309,7 +309,7 @@ class Lease:
                     return False
                 case _ if row != first.row:
                     return True
-                case _ if _lock(descriptor) and row.get("boot_id") == _boot_id():
+                case _ if _lock(descriptor) and row.get("boot_id") == boot_id():
                     return False
                 case Holder.SILENT:
                     log.warning("the head on %s that held this run is silent", _host(row))
@@ -358,7 +358,7 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
     """The id of the running kernel's boot, the same in all containers of a machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

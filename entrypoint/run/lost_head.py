@@ -15,13 +15,17 @@ from typing import Any
 from contract.durations import duration
 from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
+from entrypoint.run import candidacy
+from entrypoint.run.candidacy import Candidates
 from entrypoint.run.flight_record.run_end import ENTRY
 from entrypoint.run.lease import SILENCE_SECONDS, look
 
 TAKES_SECONDS = 30.0
 """How late a worker may notice the silence, and take the place."""
-MOST_NAMED = 30
-"""Processes of which a sentence has the numbers."""
+SIGN_SECONDS = 60.0
+"""How late a worker may say for the first time that it waits."""
+MOST_NAMED = 10
+"""Processes of which a sentence has the numbers: all, or none."""
 MOST_LOGS = 3
 """Files that a sentence names one by one."""
 NO_WORKER = "no worker was there that knows the job"
@@ -39,6 +43,16 @@ class Failover:
     """Why none may; "" if that is not known."""
     workers: tuple[str, ...] = field(default=(), compare=False)
     """The names of those that were there."""
+    said: Candidates | None = field(default=None, compare=False)
+    """What workers have said since; None if nobody has looked."""
+
+    def awaits(self, silence: float) -> bool:
+        """Return whether a worker that may live is still to take the place."""
+        if self.after is None or silence >= self.after + TAKES_SECONDS:
+            return False
+        if self.said is None or self.said.waiting:
+            return True
+        return not self.said.refused and silence < SIGN_SECONDS
 
     @classmethod
     def of_head(cls, seconds: float, off: str) -> Failover:
@@ -80,7 +94,10 @@ def failover(run: RunFiles) -> Failover:
     if seconds is not None and not has_worker:
         return Failover(None, NO_WORKER)
     known = Failover(seconds, off if isinstance(off, str) else "")
-    return replace(known, workers=tuple(filter(None, names)))
+    said = Candidates()
+    with suppress(OSError):
+        said = candidacy.read(run.leases)
+    return replace(known, workers=tuple(filter(None, names)), said=said)
 
 
 def command(run: RunFiles) -> str:
@@ -99,24 +116,34 @@ def _newest_start(run: RunFiles) -> dict[str, Any]:
 
 def is_awaited(told: Failover, silence: float) -> bool:
     """Return whether a worker is still to take the place of a head that is silent."""
-    return told.after is not None and silence < told.after + TAKES_SECONDS
+    return told.awaits(silence)
 
 
-def what_follows(told: Failover, silence: float, again: str = "") -> str:
-    """Return what happens now, or what to do. `silence`: seconds since the head's last sign.
-
-    `again`: the command that starts the head again, if the sentence is to name it.
-    """
+def what_follows(told: Failover, silence: float) -> str:
+    """Return what happens now, or what to do. `silence`: seconds since the head's last sign."""
     if told.after is None:
-        start = to_do(again)
-        return f"no worker takes its place, as {told.off}: {start}" if told.off else start
-    if not is_awaited(told, silence):
-        limit = f"{duration(told.after)} (ROLLCALL_HEAD_FAILOVER)"
-        why = f"either none is left, or the end of its log, {_logs(told.workers)}, says why not"
-        return f"no worker has taken its place after {limit}; {why}. To go on, {to_do(again)}"
-    left = round(told.after - silence)
-    soon = f"in {duration(left)}" if left > 0 else "at any moment"
-    return f"a worker takes its place {soon} (ROLLCALL_HEAD_FAILOVER); nobody has to act"
+        return f"no worker takes its place, as {told.off}: {AGAIN}" if told.off else AGAIN
+    if is_awaited(told, silence):
+        left = round(told.after - silence)
+        soon = f"in {duration(left)}" if left > 0 else "at any moment"
+        then = "nobody has to act" if told.said is None or told.said.waiting else "if one lives"
+        return f"a worker takes its place {soon} (ROLLCALL_HEAD_FAILOVER); {then}"
+    limit = f"{duration(told.after)} (ROLLCALL_HEAD_FAILOVER)"
+    if told.said and told.said.refused:
+        why = "; ".join(f"{node} cannot: {why}" for node, why in told.said.refused[:MOST_LOGS])
+        return f"no worker takes its place; {why}. To go on, {AGAIN}"
+    if silence < told.after + TAKES_SECONDS:
+        return f"no worker takes its place after {limit}: none waits to do so. To go on, {AGAIN}"
+    why = f"either none is left, or the end of its log, {_logs(told.workers)}, says why not"
+    return f"no worker has taken its place after {limit}; {why}. To go on, {AGAIN}"
+
+
+def all_of(run: RunFiles, silence: float) -> str:
+    """Return all that a person is told of a lost head. The last line is the command, if known."""
+    told, again = failover(run), command(run)
+    label = "or start it now" if is_awaited(told, silence) else "to start it again"
+    line = f"\n{label}: {again}" if again else ""
+    return f"{what_follows(told, silence)}{left_over(run, told, silence)}{line}"
 
 
 def _logs(workers: Sequence[str]) -> str:
@@ -141,26 +168,26 @@ def left_over(run: RunFiles, told: Failover, silence: float) -> str:
         if is_awaited(told, silence):
             return ""
         return f". What it had started may still run on {host}: the start of a node there ends it"
-    if not mark or not (pids := _marked(mark.encode())):
+    if not mark or not (pids := marked(mark)):
         return ""
-    shown = " ".join(map(str, pids[:MOST_NAMED])) + (" …" if len(pids) > MOST_NAMED else "")
     which = "1 process of it still runs" if len(pids) == 1 else f"{len(pids)} of its processes run"
+    hand = f". By hand: kill -9 {' '.join(map(str, pids))}" if len(pids) <= MOST_NAMED else ""
     return (
         f". {which} on this machine: memory and GPUs may be in use. A start here ends what is left "
-        f"first. By hand: kill -9 {shown}"
+        f"first{hand}"
     )
 
 
-def _marked(mark: bytes) -> list[int]:
+def marked(mark: str) -> list[int]:
     """Return the PIDs of this machine's processes that have the mark in their environment."""
     found = []
     for place in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it is another user's, or has ended
-            if mark in place.read_bytes().split(b"\0"):
+            if mark.encode() in place.read_bytes().split(b"\0"):
                 found.append(int(place.parent.name))
     return sorted(found)
 
 
 def to_do(again: str) -> str:
     """Return what a person does who starts the run again. `again`: the command, if it is known."""
-    return f"{AGAIN}. The command: {again}" if again else AGAIN
+    return f"{AGAIN}\nto start it again: {again}" if again else AGAIN

@@ -73,7 +73,7 @@ def test_a_training_run_is_seen_whole_by_everyone(
         expect(tab.locator("#given")).to_contain_text("actor_learning_rate1e-6")
         attention = tab.get_by_role("region", name="Needs attention")
         expect(attention).to_contain_text(f"gpu-1: {SLOW}")
-        expect(attention).to_contain_text("1 worker never checked in")
+        expect(attention).to_contain_text("1 worker not checked in yet")
         expect(tab.get_by_role("img", name="accuracy: 0.5 at step 1")).to_be_visible()
         expect(tab.locator("canvas")).to_have_count(2)
         expect(tab.locator("#times")).to_have_text(re.compile(r"^Started .*\d\d:\d\d, 37 min ago$"))

@@ -297,7 +297,7 @@ def test_nodes_that_start_ray_are_on_their_way(head: Head, tab: Page) -> None:
     expect(tab.locator("#counts")).to_contain_text("1 starting Ray")
     registry.expected = 2
     attention = tab.get_by_role("region", name="Needs attention")
-    expect(attention.get_by_role("listitem")).to_contain_text("1 worker never checked in")
+    expect(attention.get_by_role("listitem")).to_contain_text("1 worker not checked in yet")
 
 
 def test_the_page_shows_a_missing_worker_once_whatever_the_words_about_it_are(

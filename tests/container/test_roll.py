@@ -23,7 +23,7 @@ OTHER_RAY = "localhost/rollcall:other-ray"
 LATE_SECONDS = 10
 JOIN_SECONDS = 120
 """On a busy machine, too."""
-MISSING = "1 worker never checked in"
+MISSING = "1 worker not checked in yet"
 TOKEN = "given-to-every-node"
 """With a given token workers wait for the head's name, not for a file in the run directory."""
 

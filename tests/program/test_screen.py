@@ -163,7 +163,7 @@ def recovers(head: Head) -> None:
 
 
 STATES = {
-    "empty": (starts, ["roll call; 0 of 2 workers", "2 workers never checked in"]),
+    "empty": (starts, ["roll call; 0 of 2 workers", "2 workers not checked in yet"]),
     "training": (trains, ["training; 1 of 2 workers", "step 5/10 · reward 0.500"]),
     "failing": (fails, ["training; 1 of 2 workers", "gpu-2 was refused"]),
     "recovering": (recovers, ["recovering; 1 of 2 workers", "gpu-1 at 127.0.0.3"]),

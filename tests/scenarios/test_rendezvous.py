@@ -79,7 +79,7 @@ def test_an_incomplete_roll_ends_with_69_and_names_who_is_missing(tmp_path: Path
     assert "after 3 s (ROLLCALL_ROLL_TIMEOUT)" in outcome.sentence
     assert "ROLLCALL_MIN_WORKERS" in outcome.sentence
     assert "b has checked in and is starting Ray" in outcome.sentence
-    assert "1 worker never checked in" in outcome.sentence
+    assert "1 worker not checked in yet" in outcome.sentence
     assert world.jobs.submitted == []
 
 
@@ -87,7 +87,7 @@ def test_enough_workers_start_the_job_at_the_deadline(tmp_path: Path) -> None:
     world = World(tmp_path, ends(FINISHED), workers=2, minimum=1, ROLLCALL_ROLL_TIMEOUT="3s")
     world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
     assert world.lives().name == "finished"
-    assert "1 worker never checked in" in world.sentences("roll")[0]
+    assert "1 worker not checked in yet" in world.sentences("roll")[0]
 
 
 def test_when_ray_dies_under_the_job_it_is_revived_and_the_workers_join_again(

@@ -153,7 +153,7 @@ function showVerdict(news) {
   by("verdict").className = colour;
   if (by("verdict").textContent !== sentence) by("verdict").textContent = sentence; // it is read aloud
   by("sentence").textContent = (news.outcome && ending()) || (news.isLost ? whatFollows(news) : news.sentence);
-  const resume = isHeadLost(news) ? !news.isWorkerDue && !news.awaits_worker && resumption(entries) : news.outcome?.resume;
+  const resume = isHeadLost(news) ? resumption(entries) : news.outcome?.resume;
   by("bring").hidden = !isWithoutJob(news) || Boolean(news.outcome) || isHeadLost(news);
   by("resume").hidden = !resume;
   by("resume").querySelector("code").textContent = resume || "";

@@ -29,7 +29,7 @@ from entrypoint.run.flight_record.record import (
 from entrypoint.run.flight_record.run_end import ENTRY, Ended
 from entrypoint.run.flight_record.time_accounting import GOES_BACK, UNTOLD
 from entrypoint.run.lease import HEARTBEAT_SECONDS, SILENCE_SECONDS
-from entrypoint.run.lost_head import cluster_of, command, failover, left_over, what_follows
+from entrypoint.run.lost_head import all_of, cluster_of
 
 TOLD = {"reward": "train/reward", "kl": "train/kl", "loss": "train/loss"}
 """Detail of a step's event → the metric that it is."""
@@ -181,8 +181,7 @@ def _without_head(record: FlightRecord, cluster: RunFiles, silence: float | None
     """
     if record.outcome != RUNNING or silence is None or silence < SILENCE_SECONDS:
         return record
-    told = failover(cluster)
-    follows = what_follows(told, silence, command(cluster)) + left_over(cluster, told, silence)
+    follows = all_of(cluster, silence)
     return _now(record, HEAD_LOST, f"the head was lost {duration(silence)} ago: {follows}")
 
 

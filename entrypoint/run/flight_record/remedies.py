@@ -10,6 +10,7 @@ OVER = (
     "a new job."
 )
 """In place of RESUMES for a submitted job that has ended: the cluster does not start it again."""
+WORKERS_TOO = "Start its workers again as well, as before."
 
 
 def remedy(outcome: str, exit_code: int | None, failure: str | None, service: str = "") -> str:

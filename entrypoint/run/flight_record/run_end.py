@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from contract.durations import counted, steps_kept
-from contract.exit_codes import RESUMES
+from contract.exit_codes import RESUMES, RESUMES_FROM
 from contract.files import stored_json
 from contract.journal import EXPORT
 from contract.journal_file.index import landmarks
 from contract.launch import standalone
-from contract.manifest import checkpoint_path, steps_on_disk
+from contract.manifest import checkpoint_path, newest_checkpoint, steps_on_disk
 from contract.progress import Progress, change
 from contract.run_dir import RunFiles
 from entrypoint.run import run_attempts, trained
 from entrypoint.run.failure_classes import FailureClass, evidence_of
-from entrypoint.run.flight_record.remedies import OVER, remedy
+from entrypoint.run.flight_record.remedies import OVER, WORKERS_TOO, remedy
 from entrypoint.run.flight_record.text import NO_STEP, dated
 from entrypoint.run.shown_path import shown
 
@@ -176,6 +176,7 @@ def read(run: RunFiles) -> Ended | None:
     """
     last = failure = start = None
     resume = exported = ""
+    has_workers = starts_head = False
     for event in landmarks(run.journal).events():
         if event["kind"] == EXPORT:
             exported = str(event["details"].get("model", ""))
@@ -184,6 +185,9 @@ def read(run: RunFiles) -> Ended | None:
         if event["kind"] == "start":
             start = event
             resume = str(event["details"].get("resume", ""))
+            starts_head = event["details"].get("resumes_head_alone") is True
+        elif event["kind"] == "check-in":
+            has_workers = True
         if event["kind"] in ("start", "step"):
             failure = None
         elif event["kind"] == "failure":
@@ -203,6 +207,8 @@ def read(run: RunFiles) -> Ended | None:
     to_do = remedy(outcome, code if isinstance(code, int) else None, of, service)
     if _is_job_that_is_over(run):
         to_do = to_do.replace(RESUMES, OVER)
+    elif RESUMES in to_do:
+        to_do = to_do.replace(RESUMES, _resumes(run, needs_workers=has_workers and starts_head))
     model = _model(run, exported) if outcome == "finished" else None
     only = None if model is None or trained.has_model(model) else trained.newest_checkpoint(model)
     ended = Ended(
@@ -226,6 +232,16 @@ def read(run: RunFiles) -> Ended | None:
     there = log if log.is_file() else None
     ended = replace(ended, log=there)
     return replace(ended, cause=_cause(failure), place=_place(failure)) if failure else ended
+
+
+def _resumes(run: RunFiles, *, needs_workers: bool) -> str:
+    """Return what a start goes on with. `needs_workers`: the command is the head's alone.
+
+    Raises OSError.
+    """
+    step = newest_checkpoint(run.checkpoints, checksums=False)
+    told = RESUMES if step is None else RESUMES_FROM.format(step=step)
+    return f"{told} {WORKERS_TOO}" if needs_workers else told
 
 
 def _model(run: RunFiles, exported: str) -> Path | None:

@@ -111,4 +111,4 @@ def test_a_worker_whose_clock_is_an_hour_off_is_refused_and_the_roll_says_why(
     with pytest.raises(RefusedError, match="1 h 0 min behind the head's"):
         strict.client().check_in(shared("a", clock=time.time() - 3600, storage=proof.show()))
     assert "a was refused: the clock of a is 1 h 0 min behind" in str(strict.control.roll())
-    assert "1 worker never checked in" in str(strict.control.roll())
+    assert "1 worker not checked in yet" in str(strict.control.roll())

@@ -35,7 +35,7 @@ def test_the_roll_is_complete_once_every_expected_worker_has_joined() -> None:
 def test_a_worker_that_never_came_is_counted_with_the_time_waited() -> None:
     state = roll_state({}, Places(2), now=42.0, began=0.0)
     assert not state.complete
-    assert "2 workers never checked in, 42 s so far" in str(state)
+    assert "2 workers not checked in yet, 42 s so far" in str(state)
 
 
 def test_a_silent_worker_is_named_with_its_silence() -> None:

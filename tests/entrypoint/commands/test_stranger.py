@@ -20,6 +20,7 @@ from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.commands import arguments, bundle, cli, head_client, report
 from entrypoint.processes.programs import program
+from entrypoint.run import candidacy
 from entrypoint.run.lease import Lease
 from entrypoint.run.lost_head import Failover
 from tests.support.control import TOKEN, Head, asking, head, node_info
@@ -147,6 +148,7 @@ def test_a_head_that_is_gone_is_named_with_when_it_was_heard(
     assert rollcall(where, "status") == 69
     assert "as no worker was there that knows the job: start it" in capsys.readouterr().err
     append_event(journal, "check-in", "worker-1 checked in", {"node": "worker-1"})
+    candidacy.tell(RunFiles(tmp_path).leases, "worker-1")
     assert rollcall(where, "status") == 69
     said = capsys.readouterr().err
     assert re.search(r"a worker takes its place in 1 min \d+ s \(ROLLCALL_HEAD_FAILOVER\)", said)
@@ -286,7 +288,8 @@ def test_the_report_of_a_cluster_whose_head_was_killed_has_the_command_that_star
     long_ago = time.time() - 2000
     os.utime(lease.path, (long_ago, long_ago))
     assert report.main([str(tmp_path)]) == 0
-    first, *_, last = capsys.readouterr().out.splitlines()
+    first, command, *_, last = capsys.readouterr().out.splitlines()
     assert first.startswith("head_lost: the head was lost 33 min")
-    assert first.endswith(f"the run continues. The command: {again}")
+    assert first.endswith("the run continues")
+    assert command == f"to start it again: {again}"
     assert last == "  finished: done"

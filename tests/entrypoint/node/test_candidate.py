@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +21,9 @@ from entrypoint.net.port_block import PortBlock
 from entrypoint.node import candidate, heritage
 from entrypoint.node.candidate import Candidate, LeaseWatch, TookOverError
 from entrypoint.node.heritage import Heritage
+from entrypoint.processes import process
 from entrypoint.processes.inbox import Inbox
-from entrypoint.run import lease
+from entrypoint.run import candidacy, lease
 from entrypoint.run import token as run_token
 from tests.support.hurried import hurried
 from tests.support.waiting import eventually
@@ -170,8 +173,10 @@ def test_a_worker_that_refuses_for_itself_waits(run: RunFiles, ports: int) -> No
     found = standing(run, ports, ROLLCALL_HEAD_FAILOVER="off")
     vacant(found)
     found.stand()
+    refused = ((found.settings.node_name, "ROLLCALL_HEAD_FAILOVER is off there"),)
+    eventually(lambda: candidacy.read(run.leases).refused == refused)
     found.watch.end()
-    assert [path.name for path in run.leases.iterdir()] == ["1"]
+    assert lease.look(run.leases)[0] == 1
 
 
 def test_a_worker_without_the_heads_ports_leaves_the_lease_to_another_and_says_why_once(
@@ -182,8 +187,43 @@ def test_a_worker_without_the_heads_ports_leaves_the_lease_to_another_and_says_w
     with socket.create_server(("", ports + 2)), caplog.at_level(logging.WARNING):
         found.stand()
         found.stand()
+        eventually(lambda: f"port {ports + 2}" in str(candidacy.read(run.leases).refused))
     assert caplog.text.count(f"port {ports + 2} cannot be listened on") == 1
-    assert [path.name for path in run.leases.iterdir()] == ["1"]
+    assert lease.look(run.leases)[0] == 1
     with pytest.raises(TookOverError) as taken:  # the port is free again
         found.stand()
     taken.value.lease.release()
+
+
+HELD = "import socket, time; held = socket.create_server(('', int(__import__('sys').argv[1])))"
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_what_a_lost_head_of_this_machine_has_left_on_a_port_is_ended_once_the_head_is_over(
+    run: RunFiles, ports: int, is_over: bool
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        owner = "1:1" if is_over else process.identity(other.pid)
+        mark = f"{process.NODE_OWNER}={owner}"
+        row = {"host": "here", "boot_id": lease.boot_id(), "mark": mark}
+        (run.leases / "1").write_text(json.dumps(row))
+        words = [sys.executable, "-c", f"{HELD}; time.sleep(60)", str(ports)]
+        with subprocess.Popen(words, env={process.NODE_OWNER: str(owner)}) as left:
+            eventually(lambda: _is_taken(ports))
+            found = standing(run, ports)
+            vacant(found)
+            if is_over:
+                with pytest.raises(TookOverError) as taken:
+                    found.stand()
+                taken.value.lease.release()
+            else:  # the head is frozen
+                found.stand()
+                found.watch.end()
+            assert (left.poll() is not None) == is_over
+            left.kill()
+        other.kill()
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0

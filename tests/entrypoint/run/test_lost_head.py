@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from contract.journal import append_event
 from contract.run_dir import RunFiles
-from entrypoint.run import lost_head
+from entrypoint.run import candidacy, lost_head
+from entrypoint.run.candidacy import Candidates
 from entrypoint.run.lost_head import Failover
 
 AFTER = Failover.of_head(120.0, "")
@@ -33,9 +37,57 @@ def test_a_message_says_when_a_worker_takes_the_place_or_why_none_does(
     follows = lost_head.what_follows(told, silence)
     assert said in follows
     assert ("start it again" in follows) != lost_head.is_awaited(told, silence)
-    with_command = lost_head.what_follows(told, silence, "cd /job && rollcall up")
-    is_told = with_command.endswith("the run continues. The command: cd /job && rollcall up")
-    assert is_told != lost_head.is_awaited(told, silence)
+
+
+WAITS = Candidates(waiting=("worker-1",))
+REFUSES = Candidates(refused=(("worker-1", "port 6379 cannot be listened on"),))
+
+
+@pytest.mark.parametrize(
+    ("said", "silence", "follows"),
+    [
+        (Candidates(), 20.0, "a worker takes its place in 1 min 40 s (ROLLCALL_HEAD_FAILOVER); if"),
+        (WAITS, 20.0, "in 1 min 40 s (ROLLCALL_HEAD_FAILOVER); nobody has to act"),
+        (WAITS, 121.0, "at any moment (ROLLCALL_HEAD_FAILOVER); nobody has to act"),
+        (REFUSES, 121.0, "; worker-1 cannot: port 6379 cannot be listened on. To go on, start it"),
+        (replace(REFUSES, waiting=("worker-2",)), 121.0, "at any moment"),
+        (Candidates(), 61.0, "none waits to do so. To go on, start it again"),
+        (REFUSES, 200.0, "worker-1 cannot: port 6379"),
+        (Candidates(), 200.0, "no worker has taken its place after 2 min 0 s"),
+    ],
+)
+def test_no_worker_is_promised_that_cannot_or_of_which_none_lives(
+    said: Candidates, silence: float, follows: str
+) -> None:
+    told = replace(AFTER, said=said)
+    assert follows in lost_head.what_follows(told, silence)
+    assert ("start it again" in follows or "cannot" in follows or "after 2 min" in follows) != (
+        lost_head.is_awaited(told, silence)
+    )
+
+
+def test_what_workers_say_counts_from_the_last_heartbeat_on(tmp_path: Path) -> None:
+    (tmp_path / "1").write_text("{}")
+    candidacy.tell(tmp_path, "worker-1")
+    candidacy.tell(tmp_path, "worker-2", "its port is taken")
+    os.utime(tmp_path / "1", (time.time() - 20,) * 2)
+    both = Candidates(("worker-1",), (("worker-2", "its port is taken"),))
+    assert candidacy.read(tmp_path) == both
+    (tmp_path / "2").write_text("{}")
+    os.utime(tmp_path / "2", (time.time() + 1,) * 2)
+    assert candidacy.read(tmp_path) == Candidates()
+
+
+@pytest.mark.parametrize(("silence", "label"), [(20.0, "or start it now"), (300.0, "to start it")])
+def test_the_command_has_a_line_of_its_own(tmp_path: Path, silence: float, label: str) -> None:
+    run = RunFiles(tmp_path)
+    again = "cd /job && rollcall up --save_steps 4"
+    details = {"failover": AFTER.as_dict(), "resume": again}
+    append_event(run.journal, "start", "this is the head", details)
+    append_event(run.journal, "check-in", "worker-1 checked in", {"node": "worker-1"})
+    last = lost_head.all_of(run, silence).splitlines()[-1]
+    assert last.startswith(label)
+    assert last.endswith(f": {again}")
 
 
 def test_the_newest_head_says_what_follows_its_loss(tmp_path: Path) -> None:

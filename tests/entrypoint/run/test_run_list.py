@@ -183,7 +183,7 @@ def test_a_trainer_without_a_head_runs_while_it_lives_and_ends_by_its_own_word(
     states = {name: row["state"] for name, row in rows.items()}
     assert states == {"finished": "finished", "dead": "trainer_lost", "live": "running"}
     assert "the trainer ended without saying so" in rows["dead"]["sentence"]
-    assert rows["dead"]["sentence"].endswith("The command: python -m trainer --max_steps 2")
+    assert rows["dead"]["sentence"].endswith("\nto start it again: python -m trainer --max_steps 2")
 
 
 def test_a_run_of_an_earlier_version_is_over_when_its_model_is_written_or_its_files_are_old(

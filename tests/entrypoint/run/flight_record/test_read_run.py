@@ -15,6 +15,7 @@ import pytest
 
 from contract.exit_codes import RESUMES
 from contract.journal import append_event
+from contract.manifest import write_manifest
 from contract.run_dir import RunFiles
 from entrypoint.commands import report as report_command
 from entrypoint.processes.process import NODE_OWNER
@@ -23,7 +24,7 @@ from entrypoint.run.attempt_ends import INTERRUPTED
 from entrypoint.run.flight_record import html, read_run, run_end
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
-from entrypoint.run.flight_record.remedies import OVER
+from entrypoint.run.flight_record.remedies import OVER, WORKERS_TOO
 from entrypoint.run.flight_record.time_accounting import AGAIN, IN_FLIGHT, TRAINING, UNTOLD, USES
 from tests.support import reported_runs
 from tests.support.flight_events import Clock
@@ -137,6 +138,26 @@ def test_a_job_that_is_over_does_not_resume_with_its_cluster(
     found = read_run.of_run(job).end
     assert found is not None
     assert found.to_do == (OVER if ended else RESUMES)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_run_that_was_stopped_names_its_step_and_whether_its_workers_start_too(
+    tmp_path: Path, alone: bool
+) -> None:
+    """`alone`: the command that is told starts the head only."""
+    run = RunFiles(tmp_path)
+    details = {"resume": "rollcall up", "resumes_head_alone": alone}
+    append_event(run.journal, "start", "this is the head", details)
+    append_event(run.journal, "check-in", "worker-1 checked in", {"node": "worker-1"})
+    append_event(run.journal, "outcome", "step 4 is saved", {"outcome": "stopped"})
+    saved = run.checkpoints / "global_step_4"
+    saved.mkdir(parents=True)
+    (saved / "weights").write_text("1")
+    write_manifest(saved, 4)
+    found = read_run.of_run(run).end
+    assert found is not None
+    told = "Started again with its run directory, it resumes from step 4."
+    assert found.to_do == (f"{told} {WORKERS_TOO}" if alone else told)
 
 
 def test_each_use_of_time_that_a_tally_knows_has_a_colour_of_its_own() -> None:
