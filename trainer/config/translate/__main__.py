@@ -27,6 +27,7 @@ from contract.exit_codes import ExitCode
 from contract.launch.shell_wrapping import SHELLS
 from contract.options import MISTYPED, did_you_mean, nearest
 from trainer.config.translate import command as commands
+from trainer.config.translate.accelerate_file import with_launcher_files
 from trainer.config.translate.bash.open_text import is_open, pieces
 from trainer.config.translate.bash.scope import Place
 from trainer.config.translate.bash.syntax import BYTES
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(own)
     try:
         found = _command(options, command)
-        made = translated(with_script(with_file(found)))
+        made = translated(with_script(with_launcher_files(with_file(found))))
     except TranslateError as error:
         return _fail(str(error), options)
     except (OSError, UnicodeDecodeError) as error:

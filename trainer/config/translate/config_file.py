@@ -20,33 +20,34 @@ def with_file(command: Command) -> Command:
     name = " ".join(command.given.get(FLAG, ()))
     if command.trainer != TRL or not name:
         return command
-    found = _flags(Path(name))
+    found = read_flags(Path(name), f"--{FLAG}", "TRL reads it")
     environment = found.pop("env", {})
     exported = tuple(environment) if isinstance(environment, Mapping) else ()
-    given = {flag: _texts(value) for flag, value in found.items() if value is not None}
+    given = {flag: texts(value) for flag, value in found.items() if value is not None}
     typed = {flag: texts for flag, texts in command.given.items() if flag != FLAG}
     return replace(
         command, given=given | typed, exported=tuple(dict.fromkeys((*command.exported, *exported)))
     )
 
 
-def _flags(path: Path) -> dict[str, Any]:
+def read_flags(path: Path, flag: str, reader: str) -> dict[str, Any]:
+    """Return what a file of `flag` has: name → value. Raises TranslateError."""
     try:
         found = yaml_text.parsed(path.read_text())
     except OSError as error:
         raise TranslateError(
-            f"--config {path}: {error.strerror}. It has flags of the command: copy it to here"
+            f"{flag} {path}: {error.strerror}. It has flags of the command: copy it to here"
         ) from None
     except UnicodeDecodeError:
-        raise TranslateError(f"--config {path}: is not text") from None
+        raise TranslateError(f"{flag} {path}: is not text") from None
     except yaml_text.NotYamlError as error:
-        raise TranslateError(f"--config {path}: {error}") from None
+        raise TranslateError(f"{flag} {path}: {error}") from None
     if not isinstance(found, dict):
-        raise TranslateError(f"--config {path}: give a YAML file of NAME: VALUE, as TRL reads it")
+        raise TranslateError(f"{flag} {path}: give a YAML file of NAME: VALUE, as {reader}")
     return {str(name): value for name, value in found.items()}
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def texts(value: Any) -> tuple[str, ...]:
     """Return a value as a command line has it."""
     if isinstance(value, bool):
         return ("true" if value else "false",)

@@ -87,7 +87,9 @@ def _trl() -> Iterator[str]:
     yield from _of_table(Table(TRL_TABLE.name, own), TRL_TABLE.name)
     yield "### Flags of the launchers\n"
     yield "They stand before a script, for accelerate, torchrun and deepspeed.\n"
-    yield from _counterparts([replace(row, old=False) for row in LAUNCHER], "launcher")
+    launcher = [replace(row, old=False) for row in LAUNCHER]
+    yield from _counterparts([row for row in launcher if row.ours], "launcher")
+    yield from _others([row for row in launcher if not row.ours], "launcher")
 
 
 def _openrlhf() -> Iterator[str]:

@@ -59,14 +59,22 @@ def with_script(command: Command) -> Command:
     if not command.program.endswith(".py") or not is_grpo(command.program, ()):
         return command
     script = _Script(command.program, command.given)
+    own = objects.own_fields(script.source, PARSERS)
+    own = {name: one for name, one in own.items() if name in command.given and not TRL.of(name)}
+    script.absent += [
+        f"{name}={' '.join(command.given[name])}: a field of the script's own {one}, not of "
+        f"{TRL.name}: what the script does with it is not taken over"
+        for name, one in own.items()
+    ]
+    typed = {name: texts for name, texts in command.given.items() if name not in own}
     return replace(
         command,
-        given={**script.given, **command.given},
+        given={**script.given, **typed},
         exported=tuple(dict.fromkeys((*command.exported, *objects.environment(script.source)))),
         untold=tuple(dict.fromkeys(script.untold)),
         unread=script.unread,
-        absent=tuple(dict.fromkeys(script.absent)),
-        idle=tuple(dict.fromkeys(script.idle)),
+        absent=tuple(dict.fromkeys((*command.absent, *script.absent))),
+        idle=tuple(dict.fromkeys((*command.idle, *script.idle))),
     )
 
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from trainer.config.translate.python_source import FUNCTIONS, Source, constant, is_none, named
+from trainer.config.translate.python_source import (
+    FUNCTIONS,
+    Source,
+    constant,
+    is_none,
+    named,
+    plain_name,
+)
 
 SLOTS = (
     "model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class",
@@ -84,6 +91,20 @@ def methods(own: ast.ClassDef) -> list[str]:
     """Return what a class defines: its methods, and its fields."""
     fields = [named(one.target) for one in own.body if isinstance(one, ast.AnnAssign)]
     return [*fields, *(one.name for one in own.body if isinstance(one, FUNCTIONS))]
+
+
+def own_fields(source: Source, parsers: Collection[str]) -> dict[str, str]:
+    """Return the fields of the script's own classes that a parser fills by flags → the class."""
+    given = [part for call in source.calls(parsers) for one in call.args for part in ast.walk(one)]
+    names = [plain_name(part) for part in given if isinstance(part, ast.expr)]
+    classes = [source.classes[name] for name in names if name in source.classes]
+    found: dict[str, str] = {}
+    for own in classes:  # grows by the classes' own bases
+        bases = (source.classes.get(plain_name(base)) for base in own.bases)
+        classes += [base for base in bases if base is not None and base not in classes]
+        fields = (plain_name(one.target) for one in own.body if isinstance(one, ast.AnnAssign))
+        found |= {name: own.name for name in fields if name and name not in found}
+    return found
 
 
 def environment(source: Source) -> Iterator[str]:

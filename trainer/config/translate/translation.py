@@ -17,6 +17,7 @@ from trainer.config.parse import DESCRIPTION, PROG, parse, read
 from trainer.config.read_flags import aliases
 from trainer.config.schema import Declared, by_group, flags_of
 from trainer.config.translate import nodes, openrlhf
+from trainer.config.translate.accelerate_file import not_here
 from trainer.config.translate.command import OPENRLHF, TRL, VERL, TranslateError
 from trainer.config.translate.result import Translation
 from trainer.config.translate.rows import (
@@ -124,6 +125,7 @@ def _of_scripts(command: Command) -> Iterator[str]:
             f"{command.program}: of what the script sets by itself, only constants in calls of "
             "GRPOConfig and GRPOTrainer are seen"
         )
+    yield from map(plain, not_here(command))
     yield "prompts: add --apply_chat_template if they are messages"
     if not {"num_processes", "nproc_per_node", "num_gpus"} & {*command.launcher, *command.given}:
         yield "processes: none are named, so batches are those of one; add --num_processes"

@@ -35,6 +35,8 @@ LABELLED = ("accuracy_reward", "reasoning_accuracy_reward")
 """Those that compare with the column `solution`."""
 OVERLONG = "get_soft_overlong_punishment"
 STAGE = re.compile(r"zero[-_]?(\d)")
+BY_FILE = "from the file; by its name, if it is not here"
+PARAM_OFFLOAD = "weights stay on the GPUs: --adam_offload is for the optimizer's state"
 NO_KL = "--beta is 0: there is no reference"
 
 
@@ -240,6 +242,16 @@ def _stage(value: str, values: Values) -> Answer:
     return "3" if "fsdp" in value else absent("give --zero_stage: the file is not read")
 
 
+def _offload(value: str, values: Values) -> Answer:
+    if value == "none":
+        return needless("nothing is in the CPU's memory")
+    return TRUE if value == "cpu" else absent("--adam_offload is to the CPU's memory alone")
+
+
+def _param_offload(value: str, values: Values) -> Answer:
+    return needless("weights are on the GPUs") if value == "none" else absent(PARAM_OFFLOAD)
+
+
 def _per_node(value: str, values: Values) -> Answer:
     return shown(processes(values) // nodes(values))
 
@@ -406,7 +418,7 @@ KEYS = [
     Row("num_generations_eval", "eval_n_samples_per_prompt", by=whole),
     Row("seed", "seed", by=whole, default="42"),
     Row("full_determinism", "full_determinism", by=switch, default="False"),
-    Row("deepspeed", "zero_stage", by=_stage, note="by the file's name"),
+    Row("deepspeed", "zero_stage", by=_stage, note=BY_FILE),
     Row("ddp_timeout", "dist_timeout", by=whole, default="1800"),
 ]  # fmt: skip
 LAUNCHER = [
@@ -419,8 +431,12 @@ LAUNCHER = [
     Row("parallelism_config_sp_size", "ring_attn_size", by=whole, default="1", old=True),
     Row("parallelism_config_cp_size", "ring_attn_size", by=whole, default="1", old=True,
         note="by exchanging heads, as sp_size does"),
-    Row("accelerate_config", "zero_stage", by=_stage, note="by the file's name", old=True),
-    Row("config_file", "zero_stage", by=_stage, note="by the file's name", old=True),
+    Row("accelerate_config", "zero_stage", by=_stage, note=BY_FILE, old=True),
+    Row("config_file", "zero_stage", by=_stage, note=BY_FILE, old=True),
+    Row("zero_stage", "zero_stage", by=whole, old=True, note="also of the file"),
+    Row("offload_optimizer_device", "adam_offload", by=_offload, old=True,
+        note="also of the file; FSDP's offload, too"),
+    Row("offload_param_device", by=_param_offload, old=True, note=PARAM_OFFLOAD),
 ]  # fmt: skip
 """Of accelerate, torchrun and deepspeed; not of TRL's own parser."""
 

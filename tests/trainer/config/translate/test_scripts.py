@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.translate import flags, run
+from tests.support.translate import TRL, flags, run
 
 OBJECTS = """\
 import os
@@ -186,3 +186,90 @@ def test_what_is_computed_from_an_open_variable_is_named(
     assert not {"--train_batch_size", "--rollout_batch_size"} & {*flags(out)}
     which = "gradient_accumulation_steps=${GA} is known only where it runs"
     assert f"--rollout_batch_size: left out, since {which}" in err
+
+
+OWN_FLAGS = """\
+from dataclasses import dataclass
+from trl import GRPOConfig, GRPOTrainer, TrlParser
+
+@dataclass
+class Base:
+    reward_scale: float = 1.0
+
+@dataclass
+class ScriptArgs(Base):
+    dataset_name: str = ""
+
+own, args = TrlParser((ScriptArgs, GRPOConfig)).parse_args_and_config()
+GRPOTrainer(model="m/m", args=args, reward_funcs="r/m")
+"""
+DEEPSPEED_FILE = """\
+distributed_type: DEEPSPEED
+deepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu, offload_param_device: nvme,
+                   zero3_init_flag: true, gradient_accumulation_steps: 4}
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+fp8_config: {backend: TE}
+"""
+FSDP_FILE = """\
+distributed_type: FSDP
+fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: false, fsdp_offload_params: true}
+num_processes: 8
+"""
+LAYOUT = ("--actor_num_nodes", "--actor_num_gpus_per_node", "--zero_stage", "--adam_offload")
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "expected"),
+    [
+        (DEEPSPEED_FILE, [], [["2"], ["8"], ["3"], []]),
+        (DEEPSPEED_FILE, ["--num_processes", "4"], [["2"], ["2"], ["3"], []]),
+        (FSDP_FILE, [], [None, ["8"], ["2"], []]),
+        ("distributed_type: MULTI_GPU\nnum_processes: 4\n", [], [None, ["4"], ["0"], None]),
+        ("distributed_type: DEEPSPEED\n", [], [None, None, ["2"], None]),
+        ("distributed_type: TP\n", [], [None, None, None, None]),
+    ],
+)
+def test_accelerate_s_file_is_read_and_typed_flags_count_more(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    text: str,
+    typed: list[str],
+    expected: list[list[str] | None],
+) -> None:
+    file, script, config = (tmp_path / name for name in ("ds.yaml", "own.py", "t2.yaml"))
+    file.write_text(text)
+    script.write_text(OWN_FLAGS)
+    config.write_text("dataset_name: o/d\nreward_scale: 2.0\n")
+    launch = ["accelerate", "launch", "--config_file", str(file), *typed]
+    _, out, err = run(capsys, "--", *launch, str(script), "--config", str(config))
+    made = flags(out)
+    assert [made.get(name) for name in LAYOUT] == expected, err
+    assert "reward_scale=2.0: a field of the script's own Base, not of TRL 1.16" in err
+    assert "no such flag" not in err
+    assert ("processes: none are named" in err) == ("num_processes" not in text)
+    if text == DEEPSPEED_FILE:
+        assert "offload_param_device=nvme: weights stay on the GPUs" in err
+        assert f"{file}: fp8_config=" in err
+        assert f"{file}: mixed_precision=bf16: TRL's own flags decide" in err
+        assert f"{file}: zero3_init_flag: it is so here" in err
+    assert ("distributed_type=TP is not taken over: give --zero_stage" in err) == ("TP" in text)
+    file.write_text("a: [")
+    code, out, err = run(capsys, "--", *launch, str(script))
+    assert (code, out) == (64, "")
+    assert err.startswith(f"rollcall translate: --config_file {file}: is not YAML in line 1")
+
+
+def test_deepspeed_s_own_file_is_read_and_one_that_is_not_here_counts_by_its_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "ds.json"
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    file.write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": "auto"}}))
+    _, out, err = run(capsys, "--", *TRL.split(), "--deepspeed", str(file))
+    made = flags(out)
+    assert (made["--zero_stage"], made["--adam_offload"]) == (["3"], []), err
+    _, out, err = run(capsys, "--", *TRL.split(), "--deepspeed", "away/zero2.json")
+    assert flags(out)["--zero_stage"] == ["2"]
+    assert "deepspeed=away/zero2.json: the file is not here, so its name alone counts" in err
