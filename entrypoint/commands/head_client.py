@@ -35,7 +35,7 @@ from entrypoint.run import token as run_token
 from entrypoint.run import unfit_head_note
 from entrypoint.run.flight_record import run_end, standalone
 from entrypoint.run.lease import SILENCE_SECONDS, living_url, look, moved_to
-from entrypoint.run.lost_head import AGAIN, all_of
+from entrypoint.run.lost_head import AGAIN, all_of, finished_before
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -152,7 +152,14 @@ def _away(settings: Settings, errors: Sequence[wait.NotYetError]) -> AwayError:
     if all(isinstance(error, NoHeadError) for error in errors):
         return AwayError("; ".join(map(str, errors)))
     why = "; ".join(map(str, errors))
-    return AwayError(f"no head answers: {why}{_lost_head(settings) or _elsewhere(settings)}")
+    return AwayError(f"no head answers: {why}{_lost_head(settings) or _nearby(settings)}")
+
+
+def _nearby(settings: Settings) -> str:
+    """Return what the run directory at hand still tells, and where else a head may be."""
+    run = RunFiles(settings.run_dir)
+    told = "" if settings.url else finished_before(run)
+    return f"{told}{_elsewhere(settings)}"
 
 
 def _elsewhere(settings: Settings) -> str:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from contract.durations import duration
+from contract.durations import counted, duration
+from contract.files import stored_json
 from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
 from entrypoint.run import candidacy
@@ -143,7 +144,21 @@ def all_of(run: RunFiles, silence: float) -> str:
     told, again = failover(run), command(run)
     label = "or start it now" if is_awaited(told, silence) else "to start it again"
     line = f"\n{label}: {again}" if again else ""
-    return f"{what_follows(told, silence)}{left_over(run, told, silence)}{line}"
+    left = left_over(run, told, silence)
+    return f"{what_follows(told, silence)}{left}{finished_before(run)}{line}"
+
+
+def finished_before(run: RunFiles) -> str:
+    """Return what the run had brought before a start that has told no end; "" if nothing."""
+    with suppress(OSError):
+        result = stored_json.json_object(run.result) or {}
+        steps = result.get("steps")
+        if result.get("outcome") == "finished" and stored_json.is_count(steps):
+            return (
+                f". Before this start, the run had finished with {counted(steps, 'step')}, as "
+                f"{run.result} says"
+            )
+    return ""
 
 
 def _logs(workers: Sequence[str]) -> str:

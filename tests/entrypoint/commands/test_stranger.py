@@ -142,6 +142,11 @@ def test_a_head_that_is_gone_is_named_with_when_it_was_heard(
     said = capsys.readouterr().err
     assert f"The head of {tmp_path} was on {os.uname().nodename}" in said
     assert re.search(r"was last there 3 min \d+ s ago: start it again", said)
+    result = RunFiles(tmp_path).result
+    result.write_text(json.dumps({"outcome": "finished", "steps": 20}))
+    assert rollcall(where, "status") == 69
+    assert "the run had finished with 20 steps, as" in capsys.readouterr().err
+    result.unlink()
     journal = RunFiles(tmp_path).journal
     failover = Failover.of_head(300.0, "").as_dict()
     append_event(journal, "start", "this is the head", {"failover": failover})
