@@ -165,7 +165,7 @@ def _settle(options: argparse.Namespace, ask: Callable[[str], str] | None) -> No
     needed = options.reward == OWN
     for name, choose in (
         ("input_key", data.input_key),
-        ("label_key", partial(data.label_key, needed=needed)),
+        ("label_key", lambda given: data.label_key(given, options.input_key, needed=needed)),
     ):
         try:
             found = choose(getattr(options, name))

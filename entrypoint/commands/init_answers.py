@@ -165,15 +165,34 @@ class Data:
             return (chats or texts)[0]
         raise AnswerError(f"--input-key: {self._which('prompts')}")
 
-    def label_key(self, given: str | None, *, needed: bool) -> str:
-        """Return the column of the answers; "" if there is none. Raises AnswerError if `needed`."""
+    def label_key(self, given: str | None, prompts: str, *, needed: bool) -> str:
+        """Return the column of the answers; "" if there is none. Raises AnswerError if `needed`.
+
+        `prompts`: the column of the prompts, which has no answers.
+        """
         from trainer.config import new_run
 
+        if given is not None and given == prompts:
+            split = self._split(prompts) or " Give the column of the answers"
+            raise AnswerError(f"--label-key {given}: this column has the prompts.{split}")
         found = self._column("--label-key", given, new_run.ANSWER_COLUMNS)
         found = found or next(self._other_answers(), "")
+        if given is None and found == prompts:
+            found = ""
         if needed and not found:
-            raise AnswerError(f"--label-key: {self._which('answers')}")
+            split = self._split(prompts)
+            said = f"--label-key: {self._which('answers')}"
+            raise AnswerError(f"{said}.{split}" if split else said)
         return found
+
+    def _split(self, prompts: str) -> str:
+        """Return what to do with messages that end with the answer; "" if they do not."""
+        from trainer.config import new_run
+
+        messages = self.rows[0].get(prompts) if self.rows else None
+        if not new_run.is_chat(messages) or messages[-1].get("role") != "assistant":
+            return ""
+        return f" Split the last (assistant) message of {prompts!r} off into a column of its own"
 
     def _other_answers(self) -> Iterator[str]:
         """Yield the columns, and parts of them, that have answers under rarer names."""
@@ -198,7 +217,7 @@ class Data:
             wanted = (name.replace("_", "") for name in usual)
             return next((name for one in wanted for name in words if one in words[name]), "")
         if new_run.column_of(given, self.columns) is None:
-            near = did_you_mean(given, self.columns, begin="; ")
+            near = did_you_mean(given, self._names, begin="; ")
             raise AnswerError(f"{flag} {given}: no such column. {self._have}{near}")
         return given
 
@@ -207,7 +226,22 @@ class Data:
 
     @property
     def _have(self) -> str:
-        return f"{self.place.name} has {', '.join(map(repr, self.columns))}"
+        return f"{self.place.name} has {', '.join(map(repr, self._names))}"
+
+    @property
+    def _names(self) -> Sequence[str]:
+        """Return the columns; in place of one with parts, their dotted names."""
+        row = self.rows[0] if self.rows else {}
+        return [name for column, value in row.items() for name in _dotted(column, value)]
+
+
+def _dotted(name: str, value: object) -> Iterator[str]:
+    """Yield the names of a value's parts that have none themselves."""
+    if not isinstance(value, Mapping) or not value:
+        yield name
+        return
+    for part, inner in value.items():
+        yield from _dotted(f"{name}.{part}", inner)
 
 
 def _is_rows(name: str) -> bool:

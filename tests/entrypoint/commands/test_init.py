@@ -276,6 +276,46 @@ def test_a_file_that_no_run_can_use_is_refused(
     assert not (run / "run.yaml").exists()
 
 
+SPLIT = "Split the last (assistant) message of 'messages' off into a column of its own"
+CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "said"),
+    [
+        ({"messages": CHAT}, (), f"answers? train.jsonl has 'messages'. {SPLIT}"),
+        (
+            {"messages": CHAT},
+            ("--label-key", "messages"),
+            f"--label-key messages: this column has the prompts. {SPLIT}",
+        ),
+        (
+            {"prompt": "a", "key": "1"},
+            ("--label-key", "prompt"),
+            "--label-key prompt: this column has the prompts. Give the column of the answers",
+        ),
+        (
+            {"problem": "a", "extra_info": {"gold": {"value": "1"}, "level": 2}},
+            (),
+            "train.jsonl has 'problem', 'extra_info.gold.value', 'extra_info.level'",
+        ),
+    ],
+)
+def test_the_answers_are_in_no_column_of_prompts_and_parts_of_columns_are_listed(
+    run: Path,
+    row: dict[str, Any],
+    words: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (run / "train.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(SystemExit) as caught:
+        written(run, *words)
+    assert caught.value.code == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+    assert not (run / "run.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("row", "keys"),
     [
