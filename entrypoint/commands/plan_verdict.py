@@ -17,6 +17,8 @@ NO_JOB = (
     "this head would not start: no job is given, and it does not wait for jobs. Give a command or "
     "flags such as --pretrain MODEL after `plan`, or --wait-for-jobs"
 )
+UNENDED_IMPORT = "the import of its file has not ended"
+"""In the warning on such code: what it does first may not end in a run, either."""
 NOT_WRITTEN = "an earlier stage has still to write what it reads"
 
 
@@ -27,6 +29,8 @@ def sentence(row: Mapping[str, Any]) -> str:
     below = f"; {counted(warnings, 'warning')} {is_are} below" if warnings else ""
     if row["faults"]:
         return f"this command would not start, for {counted(len(row['faults']), 'fault')}{below}"
+    if any(UNENDED_IMPORT in one for one in row["warnings"]):
+        return f"this command may not start: {UNENDED_IMPORT}{below}"
     return f"{_would(row)}{below}"
 
 

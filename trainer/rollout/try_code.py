@@ -45,6 +45,11 @@ UNSCORED = (
     "its episode has no score, and there is no reward beside it: give it a method `score`, rewards "
     "of its turns, or --remote_rm_url"
 )
+UNENDED_IMPORT = "the import of its file has not ended"
+"""`plan` knows the warning by these words."""
+BELOW_MAIN = (
+    'Put what trains or serves below `if __name__ == "__main__":`, so that the file can be imported'
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -184,9 +189,11 @@ def _watch(results: IO[str], seconds: float, config: Config) -> None:
     flag = code_check.environment_of(config) or config.reward_flag
 
     def tell() -> None:
-        place = _users_line()
+        place, is_import = _users_line()
         at = f" at {place}" if place else ""
         problem = f"it has not ended after {seconds:g} s{at}, so it was not tried to its end"
+        if is_import:
+            problem = f"{UNENDED_IMPORT} after {seconds:g} s{at}. {BELOW_MAIN}"
         code_findings.write(results, Trouble(flag, problem, place, refuses=False))
         code_findings.write(results, None)
         sys.stdout.flush()
@@ -197,16 +204,23 @@ def _watch(results: IO[str], seconds: float, config: Config) -> None:
     timer.start()
 
 
-def _users_line() -> str:
-    """Return the innermost line of a user's code that a thread is at; "" if none is."""
+def _users_line() -> tuple[str, bool]:
+    """Return the innermost line of a user's code that a thread is at, and if its file is imported.
+
+    A thread that imports counts first. "" if no thread is in a user's code.
+    """
+    found = []
     for frame in sys._current_frames().values():
         at: FrameType | None = frame
+        own = []
         while at is not None:
-            file = at.f_code.co_filename
-            if not file.startswith(("<", *NOT_THE_USERS)):
-                return f"{file}:{at.f_lineno}"
+            if not at.f_code.co_filename.startswith(("<", *NOT_THE_USERS)):
+                own.append(at)
             at = at.f_back
-    return ""
+        if own:
+            imports = any(one.f_code.co_name == "<module>" for one in own)
+            found.append((f"{own[0].f_code.co_filename}:{own[0].f_lineno}", imports))
+    return max(found, key=lambda one: one[1], default=("", False))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from entrypoint.commands import plan_verdict
 from env.types import IN_PYTHON
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny, to_argv
@@ -309,6 +310,25 @@ def test_code_that_hangs_is_a_warning_with_its_line(tiny: Tiny, file: Path, run_
     (warning,) = found.warnings
     assert found.faults == []
     assert f"has not ended after 8 s at {file}:{line}" in warning
+
+
+def test_a_file_whose_import_does_not_end_is_told_to_have_a_main_part(
+    tiny: Tiny, tmp_path: Path, run_dir: Path
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text("import time\ndef train():\n    time.sleep(3600)\ntrain()\ndef f(): ...\n")
+    config = config_of(tiny, run_dir, f"{own}:f")
+    words = to_argv(
+        tiny.needed(run_dir) | {"remote_rm_url": None, "label_key": None, "rewards": (f"{own}:f",)}
+    )
+    found = code_check.in_process(config, words, 8, print)
+    (warning,) = found.warnings
+    assert found.faults == []
+    assert f"the import of its file has not ended after 8 s at {own}:3. Put what" in warning
+    assert '`if __name__ == "__main__":`' in warning
+    row = {"warnings": found.warnings, "faults": ()}
+    verdict = "this command may not start: the import of its file has not ended; 1 warning is below"
+    assert plan_verdict.sentence(row) == verdict
 
 
 def test_what_the_code_prints_is_shown(tiny: Tiny, file: Path, run_dir: Path) -> None:
