@@ -190,7 +190,9 @@ class Data:
         from trainer.config import new_run
 
         messages = self.rows[0].get(prompts) if self.rows else None
-        if not new_run.is_chat(messages) or messages[-1].get("role") != "assistant":
+        if not isinstance(messages, list) or not new_run.is_chat(messages):
+            return ""
+        if messages[-1]["role"] != "assistant":
             return ""
         return f" Split the last (assistant) message of {prompts!r} off into a column of its own"
 
