@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TypeVar
 from contract.journal import PRINTING
 from contract.options import Fault, did_you_mean
 from env.types import brief
+from env.user_code import SignatureError, check_signature, defined_at
 
 Told = TypeVar("Told")
 
@@ -84,6 +86,23 @@ def faults(callbacks: object) -> Iterator[Fault]:
             yield _fault(f"{brief(one)} is not a rollcall.Callback", "Give an object of a subclass")
         else:
             yield from _misspelt(one)
+            for method in METHODS:
+                yield from _uncallable(one, method)
+
+
+def _uncallable(callback: object, name: str) -> Iterator[Fault]:
+    """Yield why a run cannot call a method of a callback with what it is told."""
+    (told,) = [*inspect.signature(getattr(Callback, name)).parameters.values()][1:]
+    method = getattr(callback, name)
+    file, line = defined_at(method)
+    where = f"{type(callback).__name__}.{name}" + (f" ({file}:{line})" if file else "")
+    remedy = f"Write `def {name}(self, {told.name})`"
+    if inspect.iscoroutinefunction(method):
+        yield _fault(f"{where} is an async function, which no run awaits", remedy)
+    try:
+        check_signature(method, (told,), {})
+    except SignatureError:
+        yield _fault(f"{where} must take one argument after self, a {told.annotation}", remedy)
 
 
 def _misspelt(callback: object) -> Iterator[Fault]:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from env import types
 from env.environments.registry import ENVIRONMENTS
 from env.registry import REWARDS
 from env.types import RewardRequest, Score
-from rollcall import Callback, ConfigError, Result, RunError, StepEnd, train
+from rollcall import Callback, ConfigError, EvaluationEnd, Result, RunError, StepEnd, train
 from rollcall.own_packages import NAMES
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
@@ -32,6 +33,7 @@ from trainer.__main__ import main
 from trainer.cluster import placement
 from trainer.config import job_checks
 from trainer.config.layout import Layout
+from trainer.metrics.callbacks import faults
 from trainer.training.python_arguments import to_words
 
 PAGE = (ROOT / "docs" / "python.md").read_text()
@@ -312,6 +314,49 @@ def test_a_misspelt_method_of_a_callback_is_refused_with_the_right_name() -> Non
     with pytest.raises(ConfigError) as raised:
         train(callbacks=[Right()])
     assert raised.value.exit_code is ExitCode.USAGE
+
+
+class Untold(Callback):
+    def on_step_end(self) -> None: ...  # type: ignore[override]
+
+
+class Greedy(Callback):
+    def on_checkpoint(self, one: object, two: object) -> None: ...  # type: ignore[override]
+
+
+class Waits(Callback):
+    async def on_evaluation(self, evaluation: EvaluationEnd) -> None: ...  # type: ignore[override]
+
+
+class Fits(Callback):
+    """Each method can be called with what it is told."""
+
+    on_evaluation = print  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.on_checkpoint = partial(print, "saved")  # type: ignore[method-assign]
+
+    def on_step_end(self, *told: StepEnd) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("callback", "problem", "remedy"),
+    [
+        (Untold(), "must take one argument after self, a StepEnd", "on_step_end(self, step)"),
+        (Greedy(), "one argument after self, a CheckpointEnd", "on_checkpoint(self, checkpoint)"),
+        (Waits(), "is an async function", "on_evaluation(self, evaluation)"),
+    ],
+)
+def test_a_method_that_no_run_could_call_is_refused_with_its_line(
+    callback: Callback, problem: str, remedy: str
+) -> None:
+    (fault,) = faults([callback, Fits()])
+    name = remedy.partition("(")[0]
+    line = getattr(type(callback), name).__code__.co_firstlineno
+    place = f"{type(callback).__name__}.{name} ({Path(__file__).relative_to(Path.cwd())}:{line}) "
+    assert fault.problem.startswith(place)
+    assert problem in fault.problem
+    assert fault.remedy == f"Write `def {remedy}`"
 
 
 def test_a_missing_trainer_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
