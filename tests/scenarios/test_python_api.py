@@ -74,8 +74,13 @@ def flags(tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
 
 
 def test_a_function_scores_and_the_result_says_what_came_of_it(
-    flags: dict[str, Any], run_dir: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+    flags: dict[str, Any],
+    run_dir: Path,
+    tiny: Tiny,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """What has finished is told again without an attempt, unless its model was deleted."""
     seen: list[RewardRequest] = []
     handler = signal.getsignal(signal.SIGTERM)
 
@@ -94,9 +99,15 @@ def test_a_function_scores_and_the_result_says_what_came_of_it(
     assert signal.getsignal(signal.SIGTERM) is handler
     assert "Nothing was trained" not in capsys.readouterr().err
 
+    (result.model / "config.json").unlink()
     again = train(**flags, reward="arithmetic", max_steps=2, eval_dataset=tiny.held_out)
-    assert again.reward_last == result.reward_last
-    assert f"the run in {run_dir} had 2 steps" in capsys.readouterr().err
+    assert (again.model / "config.json").exists()
+    monkeypatch.setattr(run, "run", None)
+    once_more = train(**flags, reward="arithmetic", max_steps=2, eval_dataset=tiny.held_out)
+    assert result == again == once_more
+    assert capsys.readouterr().err.count(f"the run in {run_dir} had 2 steps") == 2
+    with pytest.raises(TypeError, match="NoneType"):
+        train(**flags, reward="arithmetic", max_steps=3, eval_dataset=tiny.held_out)
 
 
 def test_a_column_that_is_taken_by_itself_is_told_as_an_argument(
@@ -203,17 +214,39 @@ def test_a_reward_that_raises_for_each_row_ends_the_run_before_ray_is_asked(
     assert line_of(adds) in str(caught.value)
 
 
+class SaysDone(Environment):
+    async def step(self, reply: Reply) -> Turn:
+        return "done"  # type: ignore[return-value]
+
+
+class Away(OneMore):
+    async def step(self, reply: Reply) -> Turn:
+        raise ConnectionError("no game server")
+
+
+def test_an_environment_without_its_server_is_a_warning_of_its_argument(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(placement, "join", None)
+    with pytest.raises(TypeError, match="NoneType"):
+        train(**flags, environment=Away, max_len=32, max_steps=1)
+    warned = capsys.readouterr().err
+    assert "warning: environment: 4 of 4 episodes with a scripted reply failed" in warned
+
+
 @pytest.mark.parametrize(
     ("environment", "problem"),
     [
-        (lambda: 3, "environment makes no environment, but int"),
-        (lambda label: OneMore(), "environment cannot be made: TypeError"),
+        (SaysDone, "environment: in an episode of each of the first 4 rows .* returned 'done'"),
+        (lambda: 3, "environment: makes no environment, but int"),
+        (lambda label: OneMore(), "environment: cannot be made: TypeError"),
     ],
 )
 def test_what_makes_no_environment_is_a_fault_before_ray_is_asked(
     flags: dict[str, Any], environment: Any, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placement, "join", None)
+    monkeypatch.setattr(run, "run", None)
     with pytest.raises(ConfigError, match=problem) as caught:
         train(**flags, environment=environment, max_steps=1)
     assert [fault.path for fault in caught.value.faults] == ["environment"]

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -90,14 +90,26 @@ def is_in_python(config: Config) -> bool:
     return IN_PYTHON in (*rewards_of(config), config.episodes.environment)
 
 
-def here(config: Config, prompts: Sequence[Prompt]) -> CodeCheck:
-    """Return what the rewards give that are functions of this process."""
+TryEnvironment = Callable[[Config, Sequence[Prompt]], Iterable[Found]]
+"""Plays an episode on the first rows. It needs torch, which is not imported here."""
+
+
+def here(
+    config: Config, prompts: Sequence[Prompt], environment: TryEnvironment | None = None
+) -> CodeCheck:
+    """Return what rewards and environment give if one is an object of this process.
+
+    `environment`: tries it; None: it is not tried.
+    """
     logger = logging.getLogger("env.rewards.guard")  # which writes each exception's stack
     logger.disabled = True
     try:
-        return of([*try_rewards(config, prompts)])
+        found = [*try_rewards(config, prompts)]
     finally:
         logger.disabled = False
+    if environment and environment_of(config):
+        found += environment(config, prompts)
+    return of(found)
 
 
 def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
@@ -154,12 +166,12 @@ def unloaded(flag: str, error: Exception, raised: Raised | None) -> Trouble:
 def _file_in(flag: str) -> str:
     """Return the file of code that a flag's value names; "" if it names none."""
     file, python, _ = flag.partition(" ")[2].partition(".py")
-    return file + python
+    return file + python if python else ""
 
 
 def _of_file(flag: str, problem: str) -> str:
-    """Return a problem without its file, which the flag before it names."""
-    return problem.removeprefix(f"{Path(_file_in(flag))}: ")
+    """Return a problem without its flag and file, which are before it already."""
+    return problem.removeprefix(f"{Path(_file_in(flag))}: ").removeprefix(f"{flag} ")
 
 
 def failed(flag: str, raised: Raised, when: str) -> Trouble:

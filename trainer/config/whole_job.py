@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
 from contract.journal import has_head
@@ -59,20 +59,27 @@ def start_faults(parsed: Parsed) -> list[Fault]:
     return list(told.values())
 
 
-def try_code(config: Config, words: Sequence[str]) -> list[str]:
+def try_code(
+    config: Config,
+    words: Sequence[str],
+    environment: code_check.TryEnvironment | None = None,
+    spelt: Callable[[str], str] = str,
+) -> list[str]:
     """Run the user's code on a few rows, unless a head or an earlier step has; return its faults.
 
-    `words`: the flags of `config`. Warnings are printed. It takes seconds, and only if there is
-    such code.
+    A head cannot try objects of this process. `words`: the flags of `config`. `environment`: tries
+    it if objects of this process are given. `spelt`: returns a sentence with the flags as the user
+    spells them. Warnings are printed. It takes seconds, and only if there is such code.
     """
-    if has_head() or job_checks.finished_steps(config):
+    in_python = code_check.is_in_python(config)
+    if (has_head() and not in_python) or job_checks.finished_steps(config):
         return []
-    if code_check.is_in_python(config):  # no other process has its objects
-        tried = code_check.here(config, _first_rows(config))
+    if in_python:  # no other process has its objects
+        tried = code_check.here(config, _first_rows(config), environment)
     else:
         tried = code_check.in_process(config, words, tell=_tell)
     for warning in tried.warnings:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
+        print(f"warning: {spelt(warning)}", file=sys.stderr, flush=True)
     return tried.faults
 
 

@@ -9,11 +9,13 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from contract.background import in_background
 from contract.exit_codes import ExitCode
 from env import coroutines
 from env.data.prompts import PromptError
@@ -123,6 +125,21 @@ def try_environment(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found
         yield Tried(name, prompt.index + 1, code_check.shown(reply), value)
         break
     yield from _failures(flag, errors, len(prompts))
+
+
+def try_environment_here(
+    config: Config, prompts: Sequence[Prompt], seconds: float = code_check.SECONDS
+) -> list[Found]:
+    """Return what `try_environment` finds of an object of this process, in a thread of its own.
+
+    An episode that has not ended after `seconds` is a warning, and goes on behind.
+    """
+    trial = in_background("environment", lambda: [*try_environment(config, prompts)])
+    wait([trial], seconds)
+    if trial.done():
+        return trial.result()
+    problem = f"it has not ended after {seconds:g} s, so it was not tried to its end"
+    return [Trouble(code_check.environment_of(config), problem, refuses=False)]
 
 
 def _failures(flag: str, errors: Sequence[EnvironmentFailedError], rows: int) -> Iterator[Trouble]:

@@ -23,15 +23,18 @@ from trainer.config.job_checks import finished_steps, missing_packages
 from trainer.config.parse import parse_all
 from trainer.config.whole_job import start_faults, try_code
 from trainer.metrics.callbacks import Callback, CallbackError, faults
-from trainer.training import python_arguments
+from trainer.training import finished, python_arguments
 from trainer.training.python_arguments import to_words
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from contract.progress import Progress
     from env.episodes.environment import Environment
-    from env.types import RewardFunction
+    from env.types import Prompt, RewardFunction
+    from trainer.checkpoint.writer import RunState
+    from trainer.config.code_findings import Found
 
     Reward: TypeAlias = str | RewardFunction | Callable[..., Any]
 
@@ -134,6 +137,9 @@ def train(
     """
     with ExitStack() as stack:
         words, config = _checked(stack, reward, environment, callbacks, flags)
+        if told := finished.of(config):
+            _warn_of_nothing(config, told.step)
+            return _result(config, told)
         from trainer.training import run, standalone  # they import torch
 
         stack.enter_context(_ray_as_before())
@@ -150,18 +156,25 @@ def train(
                 raise _of_disk(error) from error
             raise
     if state.step == before > 0:
-        steps = counted(before, "step")
-        _warn(NOTHING_TRAINED.format(run=config.files.root, steps=steps))
+        _warn_of_nothing(config, before)
+    return _result(config, state)
+
+
+def _result(config: Config, told: Progress | RunState) -> Result:
     return Result(
-        steps=state.step,
-        samples=state.samples,
-        reward_first=state.reward_first,
-        reward_last=state.reward,
-        eval_before=state.eval_before,
-        eval_after=state.eval_after,
+        steps=told.step,
+        samples=told.samples,
+        reward_first=told.reward_first,
+        reward_last=told.reward,
+        eval_before=told.eval_before,
+        eval_after=told.eval_after,
         run_dir=config.files.root,
         model=config.exported,
     )
+
+
+def _warn_of_nothing(config: Config, before: int) -> None:
+    _warn(NOTHING_TRAINED.format(run=config.files.root, steps=counted(before, "step")))
 
 
 def _checked(
@@ -173,8 +186,8 @@ def _checked(
 ) -> tuple[list[str], Config]:
     """Return the words and the flags of a run that can begin; nothing is started for it.
 
-    Objects have their names until the stack ends. Raises ConfigError, and RunError if the disk
-    fails.
+    Rows of this process are written to the run directory once all checks have passed. Objects have
+    their names until the stack ends. Raises ConfigError, and RunError if the disk fails.
     """
     if why := missing_packages():
         raise python_arguments.of_sentences([why])
@@ -182,8 +195,10 @@ def _checked(
     at_fault = {one.path for one in wrong}
     own = {"reward": reward, "environment": environment}
     sound = {name: value for name, value in {**flags, **own}.items() if name not in at_fault}
+    moves: dict[Path, Path] = {}
     try:
-        words = to_words(python_arguments.with_rows_as_files(_named(stack, sound)))
+        given, moves = python_arguments.with_rows_as_files(stack, _named(stack, sound))
+        words = to_words(given)
         parsed = parse_all(words)
         found = start_faults(parsed)
     except ConfigError as error:
@@ -192,7 +207,7 @@ def _checked(
         raise _of_disk(error) from error
     meant = set(python_arguments.meant_by(at_fault))
     wrong += [
-        python_arguments.as_argument(one)
+        python_arguments.in_place(python_arguments.as_argument(one), moves)
         for one in found
         if meant.isdisjoint(python_arguments.mentioned(one))
     ]
@@ -200,9 +215,31 @@ def _checked(
         raise ConfigError(wrong)
     for warning in parsed.config.warnings:
         _warn(python_arguments.in_python(warning))
-    if refused := try_code(parsed.config, words):
+    if refused := try_code(parsed.config, words, _try_environment, python_arguments.in_python):
         raise python_arguments.of_sentences(refused)
-    return words, parsed.config
+    if not moves:
+        return words, parsed.config
+    try:
+        for beside, file in moves.items():
+            beside.replace(file)
+    except OSError as error:
+        raise _of_disk(error) from error
+    placed = {one: moves.get(at, at) if isinstance(at, Path) else at for one, at in given.items()}
+    words = to_words(placed)
+    return words, parse_all(words).config
+
+
+def _try_environment(config: Config, prompts: Sequence[Prompt]) -> Sequence[Found]:
+    """Return what an episode of the environment gives. An error that is not its own is raised."""
+    from trainer.rollout.try_code import try_environment_here  # imports torch
+    from trainer.training import run
+
+    try:
+        return try_environment_here(config, prompts)
+    except Exception as error:
+        if (code := run.exit_code(error)) is not None:
+            raise _of_run(error, code) from error
+        raise
 
 
 def _warn(sentence: str) -> None:

@@ -8,14 +8,17 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from contract.options import FALSE, TRUE, ConfigError, Fault, nearest
 from contract.run_dir import RunFiles, write_atomically
+from env.environments.environment_file_check import METHODS
 from env.types import IN_PYTHON, brief
-from env.user_code import SignatureError, check_signature, is_of_verl
+from env.user_code import SignatureError, check_signature, defined_at, is_of_verl
 from trainer.config.config import Config
 from trainer.config.parse import CONFIG, given_texts, unchecked
 from trainer.config.read_flags import aliases
@@ -107,6 +110,30 @@ def _of_function(function: Callable[..., Any]) -> Iterator[Fault]:
 def _of_environment(environment: object) -> Iterator[Fault]:
     if not (isinstance(environment, str) or callable(environment)):
         yield Fault("environment", None, _kind(environment), ENVIRONMENT_REMEDY)
+    elif isinstance(environment, type):
+        yield from _of_class(environment)
+
+
+def _of_class(environment: type) -> Iterator[Fault]:
+    """Yield why no episode can call a method of an environment. A trial shows all else."""
+    from env.episodes.environment import Environment  # `import rollcall` is light
+
+    if not issubclass(environment, Environment):
+        return  # of TRL: its methods have other arguments
+    for name in METHODS:
+        told = [*inspect.signature(getattr(Environment, name)).parameters]
+        method = getattr(environment, name)
+        kept = inspect.getattr_static(environment, name)
+        has_self = not isinstance(kept, staticmethod | classmethod)
+        try:
+            check_signature(method, told if has_self else told[1:], {})
+        except SignatureError:
+            file, line = defined_at(method)
+            where = f" ({file}:{line})" if file else ""
+            wanted = "one argument" if told[1:] else "no argument"
+            problem = f"{environment.__name__}.{name}{where} must take {wanted} after self"
+            remedy = f"Write `async def {name}({', '.join(told)})`"
+            yield Fault("environment", None, problem, remedy)
 
 
 def _kind(value: object) -> str:
@@ -190,28 +217,58 @@ def _remedy(name: str, value: Any) -> str:
     return VALUE_REMEDY
 
 
-def with_rows_as_files(flags: Mapping[str, object]) -> dict[str, object]:
-    """Return the flags with the path of a file in place of rows, which are written there.
+def with_rows_as_files(
+    stack: ExitStack, flags: Mapping[str, object]
+) -> tuple[dict[str, object], dict[Path, Path]]:
+    """Return the flags with the path of a file in place of rows, and the files that are to move.
 
-    The file is in the run directory, as all nodes read it. Without a run directory the rows stay
-    out. Raises ConfigError for what is no row, and OSError.
+    The file is in the run directory, as all nodes read it. Rows that it does not have yet are
+    beside it until the stack ends: whoever has checked the flags moves them to their place. Without
+    a run directory the rows stay out. Raises ConfigError for what is no row, and OSError.
     """
     tables = {name: value for name, value in flags.items() if _is_data(name) and _is_table(value)}
     rest = {name: value for name, value in flags.items() if name not in tables}
+    moves: dict[Path, Path] = {}
     if not tables:
-        return rest
+        return rest, moves
     words = to_words(rest)
     if "run_dir" not in given_texts(words):
-        return rest
+        return rest, moves
     into = RunFiles(unchecked(words).files.root).root / "data"
     for name, table in tables.items():
         text = "".join(f"{line}\n" for line in _lines(name, table))
-        into.mkdir(parents=True, exist_ok=True)
         file = into / f"{aliases(Config)[name][0]}.jsonl"
-        if not (file.is_file() and file.read_text() == text):
-            write_atomically(file, text)
         rest[name] = file
-    return rest
+        if not (file.is_file() and file.read_text() == text):
+            rest[name] = beside = stack.enter_context(_beside(file, text))
+            moves[beside] = file
+    return rest, moves
+
+
+@contextmanager
+def _beside(file: Path, text: str) -> Iterator[Path]:
+    """Write a text beside a file; remove it, and directories made for it, if it is still there."""
+    made = [one for one in file.parents if not one.exists()]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f"{file.stem}-{os.getpid()}{file.suffix}")
+    try:
+        write_atomically(beside, text)
+        yield beside
+    finally:
+        beside.unlink(missing_ok=True)
+        for directory in made:
+            with suppress(OSError):  # the run has begun in it
+                directory.rmdir()
+
+
+def in_place(fault: Fault, moves: Mapping[Path, Path]) -> Fault:
+    """Return a fault with the files where the run has them."""
+    path, problem, remedy = fault.path, fault.problem, fault.remedy
+    for beside, file in moves.items():
+        path, problem, remedy = (
+            one.replace(str(beside), str(file)) for one in (path, problem, remedy)
+        )
+    return replace(fault, path=path, problem=problem, remedy=remedy)
 
 
 def _is_table(value: object) -> bool:

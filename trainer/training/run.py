@@ -10,13 +10,11 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from contract import lease
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import why_absent
 from contract.journal import append_event, attempt_number, journal_writer
-from contract.launch.model_digests import ModelDigests, OtherModelError
+from contract.launch.model_digests import OtherModelError
 from contract.lease import SupersededError
-from contract.manifest import lineage_of, newest_checkpoint
 from contract.options import ended
 from contract.progress import Phase, PhaseFile, Progress
 from contract.run_dir import write_atomically
@@ -54,7 +52,7 @@ from trainer.rollout import episode_setup, image_chat
 from trainer.rollout import prompts as data
 from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.rewards import ModelReward
-from trainer.training import loop
+from trainer.training import finished, loop
 from trainer.training.inputs import TrainingInputs
 from trainer.training.standby_refill import StandbyRefill
 from trainer.types import NotSharedError, TrainingError, UnfitModelError, UserCodeError
@@ -100,7 +98,7 @@ def run(
     """
     given = config
     config.files.root.mkdir(parents=True, exist_ok=True)
-    _compare_models(config)
+    finished.compare_models(config)
     pretrained.trust(config.trust_remote_code)
     config = with_local_data(config)
     for note in config.notes:
@@ -376,15 +374,6 @@ def _check_directories(config: Config, placed: Placement) -> None:
             )
 
 
-def _compare_models(config: Config) -> None:
-    """Raises OtherModelError if a model has other weights than the run was begun with."""
-    lease.check(lease.mine())
-    files, told = config.files, Progress.read(config.files.progress)
-    ours = lineage_of(files)
-    saved = newest_checkpoint(config.checkpoints, checksums=False, lineage=ours)
-    ModelDigests(files).compare(config.models, begun=bool(saved or (told and told.step)))
-
-
 def is_here(path: Path) -> bool:
     """Returns whether this node sees the file."""
     return path.exists()
@@ -400,7 +389,7 @@ def _fetched(config: Config, placed: Placement) -> Config:
         return config
     print(f"Fetching {', '.join(names)} to the nodes that do not have them yet.", flush=True)
     found = list(placement.on_each_node(placed, fetch_models, config).values())
-    _compare_models(config)
+    finished.compare_models(config)
     here = with_local_models(config, found[0])
     if faults := engine_faults(here):
         raise UnfitModelError("\n".join(faults))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from env.environments.registry import given_in_python
+from env.episodes.environment import Environment
+from env.episodes.types import Reply, Turn
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.config import code_findings, job_checks
-from trainer.config.code_findings import CodeCheck
+from trainer.config.code_findings import CodeCheck, Tried, Trouble
 from trainer.config.parse import parse
-from trainer.rollout.try_code import try_environment
+from trainer.rollout.try_code import try_environment, try_environment_here
 
 ENVIRONMENTS = """
 from env.episodes.environment import Environment
@@ -140,6 +144,23 @@ def test_a_fault_of_one_row_is_a_warning_and_the_next_row_is_played(
     assert "1 of 4 episodes" in found.warnings[0]
     assert "ZeroDivisionError" in found.warnings[0]
     assert [one.row for one in found.tried] == [2]
+
+
+def test_an_object_that_hangs_is_a_warning_after_its_time(tiny: Tiny, run_dir: Path) -> None:
+    class Hangs(Environment):
+        async def step(self, reply: Reply) -> Turn:
+            time.sleep(1)
+            return Turn(done=True, reward=1.0)
+
+    with given_in_python(Hangs) as name:
+        config = parse(to_argv(tiny.needed(run_dir) | {"environment": name}), absent=True)
+        rows = job_checks.first_rows(config)
+        (played,) = try_environment_here(config, rows)
+        (hung,) = try_environment_here(config, rows, seconds=0.1)
+    assert isinstance(played, Tried)
+    assert isinstance(hung, Trouble)
+    assert not hung.refuses
+    assert "it has not ended after 0.1 s" in hung.problem
 
 
 def test_an_agent_is_run_with_the_models_tokeniser(

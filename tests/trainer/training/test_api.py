@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -25,7 +26,17 @@ from env import types
 from env.environments.registry import ENVIRONMENTS
 from env.registry import REWARDS
 from env.types import RewardRequest, Score
-from rollcall import Callback, ConfigError, EvaluationEnd, Result, RunError, StepEnd, train
+from rollcall import (
+    Callback,
+    ConfigError,
+    Environment,
+    EvaluationEnd,
+    Messages,
+    Result,
+    RunError,
+    StepEnd,
+    train,
+)
 from rollcall.own_packages import NAMES
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
@@ -122,12 +133,22 @@ def test_wrong_flags_are_all_faults_at_once() -> None:
     assert "--" not in str(raised.value)
 
 
+def line_of(function: Any) -> int:
+    line: int = function.__code__.co_firstlineno
+    return line
+
+
 def takes_two(one: object, two: object) -> list[Score]:
     return []
 
 
 async def waits(requests: Sequence[RewardRequest]) -> list[Score]:
     return []
+
+
+class NoTask(Environment):
+    async def reset(self) -> Messages:  # type: ignore[override]
+        return ()
 
 
 class Judge:
@@ -141,6 +162,12 @@ class Judge:
         ({"reward": {"gsm8k": 1}}, "reward", "{'gsm8k': 1} is a dict"),
         ({"reward": ["gsm8k", 1.0]}, "reward", "1.0 is a float"),
         ({"reward": "arithmetic", "environment": ["search"]}, "environment", "is a list"),
+        (
+            {"reward": "arithmetic", "environment": NoTask},
+            "environment",
+            f"NoTask.reset (tests/trainer/training/test_api.py:{line_of(NoTask.reset)}) must take "
+            "one argument after self",
+        ),
         ({"reward": []}, "reward", "it is empty"),
         ({"reward": takes_two}, "reward", "takes_two(one, two) is called with"),
         ({"reward": waits}, "reward", "waits is an async function"),
@@ -202,6 +229,14 @@ def test_rows_of_this_program_are_a_file_of_the_run(
     rows = (run_dir / "data" / "prompt_data.jsonl").read_text().splitlines()
     found = [{k: v for k, v in json.loads(row).items() if v is not None} for row in rows]
     assert found == ROWS
+    for wrong in ({"max_steps": "y"}, {"remote_rm_url": "arithmatic"}, {"input_key": "query"}):
+        for root in (run_dir, run_dir.parent / "new"):
+            with pytest.raises(ConfigError) as raised:
+                train(**flags | wrong | {"prompt_data": table(ROWS[:1] * 2), "run_dir": root})
+            assert f"prompt_data-{os.getpid()}" not in str(raised.value)
+    assert not (run_dir.parent / "new").exists()
+    assert [one.name for one in (run_dir / "data").iterdir()] == ["prompt_data.jsonl"]
+    assert (run_dir / "data" / "prompt_data.jsonl").read_text().splitlines() == rows
 
 
 def test_a_wrong_reward_beside_wrong_flags_has_its_flag_and_its_remedy() -> None:
