@@ -42,7 +42,8 @@ PROG = "rollcall translate"
 LOST = 1
 EXIT = """exit codes:
   0   every flag has a counterpart, or needs none; what was not seen is optional
-  1   something has no counterpart, or is still to give: standard error says what
+  1   something has no counterpart, or is still to give or to change: standard error
+      says what
   64  there is no such command, or a wrong argument"""
 WIDTH = 96
 WITH_VALUE = ("--from", "--set", "--argument", "--number")
@@ -253,6 +254,7 @@ def _tell(made: Translation) -> None:
     for title, lines in (
         ("has no counterpart", made.lost),
         ("still to give", made.needed),
+        ("to change: the trainer refuses it", made.conflicts),
         (f"added: defaults of {made.trainer} that differ here", defaults),
         ("set before it runs", made.first),
         ("not seen here; give what applies", made.unseen),
@@ -270,6 +272,7 @@ def _row(made: Translation) -> dict[str, object]:
         "environment": made.environment,
         "lost": made.lost,
         "needed": made.needed,
+        "conflicts": made.conflicts,
         "defaults": sorted(made.by_default),
         "first": made.first,
         "unseen": made.unseen,

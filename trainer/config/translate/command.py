@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from contract.options import MISTYPED, did_you_mean
 from trainer.config.config import Config
 from trainer.config.read_flags import aliases
 from trainer.config.translate import python_script, shell
+from trainer.config.translate.ray_environment import of_ray
 from trainer.config.translate.rows import UNSET, Command
 from trainer.config.translate.trl import TRL as TRL_TABLE
 
@@ -38,8 +38,9 @@ TRL_STAGES = {"trl sft": "sft", "trl dpo": "dpo", "trl reward": "rm"}
 """Commands of TRL → the stage of Rollcall that trains the same."""
 OF_TRL = ("grpo", "sft", "dpo", "reward", "rloo", "kto", "env", "vllm-serve")
 """Commands of TRL."""
+VERL_SFT = re.compile(r"verl\.(trainer\.)?\w*sft\w*(\.\w+)*")
 OTHERS = re.compile(
-    r"openrlhf\.cli\.(train_\w+|serve_\w+)|trl\.scripts\.\w+|verl\.(trainer\.)?\w*sft\w*(\.\w+)*"
+    rf"openrlhf\.cli\.(train_\w+|serve_\w+)|trl\.scripts\.\w+|{VERL_SFT.pattern}"
     r"|torchtune|llamafactory-cli"
 )
 """Programs of these projects that are not PPO or GRPO."""
@@ -197,24 +198,16 @@ def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | N
         before, program, rest = words[:place], words[place], words[place + 1 :]
         before = before[: -1 if before and TRL_PROGRAM.fullmatch(before[-1]) else None]
     exported = tuple(match[1] for word in before if (match := ASSIGNMENT.fullmatch(word)))
-    exported += _of_ray(before)
+    variables, first = of_ray(before)
+    exported += variables
     if trainer == VERL:
         given, strange = _overrides(rest)
         idle = (f"{program}: {DAPO}",) if "main_dapo" in program else ()
-        return Command(VERL, given, strange, program=program, exported=exported, idle=idle)
+        made = Command(VERL, given, strange, program=program, exported=exported, idle=idle)
+        return replace(made, first=first)
     given, strange = _flags(rest)
     launcher = _flags(before)[0] if trainer == TRL else {}
-    return Command(trainer, given, strange, launcher, program, exported)
-
-
-def _of_ray(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables that `ray job submit` gives by its runtime environment."""
-    parts = [part for word in words for part in word.split("=", int(word.startswith("--")))]
-    for name, value in pairwise(parts):
-        if name == "--runtime-env-json":
-            with suppress(ValueError, AttributeError):
-                return tuple(json.loads(value).get("env_vars") or ())
-    return ()
+    return Command(trainer, given, strange, launcher, program, exported, first=first)
 
 
 def _seems(words: Sequence[str]) -> str:
@@ -353,6 +346,11 @@ def _why_none(commands: Sequence[Sequence[str]], wanted: str) -> str:
         return (
             f"{named} is not a command of PPO or GRPO. Run it as it is (docs/recipes/trl.md), or "
             f"write the flags of `rollcall {of_trl}` (docs/supervised.md)"
+        )
+    if VERL_SFT.fullmatch(named):
+        return (
+            f"{named} is not a command of PPO or GRPO. Run it as it is by the recipe verl-sft "
+            "(docs/recipes/verl.md), or write the flags of `rollcall sft` (docs/supervised.md)"
         )
     if named:
         return (

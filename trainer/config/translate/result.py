@@ -19,6 +19,8 @@ class Translation:
     """Sentences on what has no counterpart."""
     needed: list[str] = field(default_factory=list, init=False)
     """Sentences on what the command still lacks here."""
+    conflicts: list[str] = field(default_factory=list, init=False)
+    """Sentences on values that the trainer refuses, alone or together."""
     first: list[str] = field(default_factory=list, init=False)
     """Sentences on what has to be set before the command runs."""
     unseen: list[str] = field(default_factory=list, init=False)
@@ -37,7 +39,7 @@ class Translation:
 
     @property
     def is_whole(self) -> bool:
-        return not (self.lost or self.needed)
+        return not (self.lost or self.needed or self.conflicts)
 
 
 def flag_words(name: str, texts: Sequence[str]) -> list[str]:

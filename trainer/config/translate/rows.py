@@ -39,6 +39,8 @@ class Command:
     """Sentences on its arguments that have no counterpart."""
     idle: tuple[str, ...] = ()
     """Sentences on its arguments that need none."""
+    first: tuple[str, ...] = ()
+    """Sentences on what has to be there before it runs."""
     notes: tuple[str, ...] = ()
     """Sentences on lines that bash reads otherwise than their writer meant."""
 

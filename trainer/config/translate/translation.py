@@ -36,6 +36,7 @@ from trainer.config.translate.rows import (
     same,
 )
 from trainer.config.translate.trl import TRL as TRL_TABLE
+from trainer.config.translate.unknown_values import computed_from_open, is_told, untold
 from trainer.config.translate.verl import SEARCH_R1, evaluation_in, is_search_r1
 from trainer.config.translate.verl import VERL as VERL_TABLE
 from trainer.config.translate.verl_conversions import MEGATRON
@@ -78,8 +79,9 @@ def translated(command: Command) -> Translation:
     if command.exported:
         names = ", ".join(command.exported)
         made.first.append(f"{names}: set in the script; give variables to every node")
+    made.first += command.first
     made.needed += [_needed(name, why) for name, why in command.missing.items()]
-    made.needed += _untold(command, made)
+    made.needed += untold(command, made)
     made.lost += command.absent
     made.notes += command.idle
     made.warnings += command.notes
@@ -131,21 +133,6 @@ def _of_scripts(command: Command) -> Iterator[str]:
         yield "processes: none are named, so batches are those of one; add --num_processes"
 
 
-def _untold(command: Command, made: Translation) -> Iterator[str]:
-    """Yield what a Python script does not tell, with all flags that are left out for it."""
-    of = {sentence: name for name, sentence in command.unread.items()}
-    for sentence in command.untold:
-        ours = (
-            f"--{one}"
-            for one in made.left_out.get(of.get(sentence, ""), ())
-            if one and one not in made.flags
-        )
-        more = [one for one in dict.fromkeys(ours) if one not in sentence]
-        too = f". Left out for it: {', '.join(more)}" if more else ""
-        too += f". Or give --{of[sentence]} VALUE behind the script" if more else ""
-        yield f"{sentence}{too}"
-
-
 def plain(text: str) -> str:
     return text.replace(UNSET, "$")
 
@@ -175,24 +162,12 @@ def _by_table(command: Command, table: Table) -> Translation:
             continue
         _say(made, row, value, settings, is_given=is_given)
     made.flags = {name: made.flags[name] for name in sorted(made.flags, key=_place)}
-    made.needed += _computed_from_open(made, given)
+    made.needed += computed_from_open(made, given)
     said = {row.theirs for row in table.rows if row.ours in made.flags}
     said |= {sentence.partition("=")[0] for sentence in made.lost}
     unsaid = (note for note in made.notes if note.partition("=")[0] not in said)
     made.notes = list(dict.fromkeys(unsaid))
     return made
-
-
-def _computed_from_open(made: Translation, given: Mapping[str, str]) -> Iterator[str]:
-    """Yield which flags are left out since only the shell knows a number that they need."""
-    told = {sentence.partition("=")[0] for sentence in made.lost}
-    named = " ".join(made.needed)
-    for name, flags in made.left_out.items():
-        ours = [one for one in dict.fromkeys(flags) if one and one not in made.flags]
-        more = [f"--{one}" for one in ours if f"--{one}:" not in named]
-        if more and name in given and name not in told:
-            which = f"{name}={plain(given[name])}"
-            yield f"{', '.join(more)}: left out, since {which} is known only where it runs"
 
 
 def _rows(table: Table, given: Mapping[str, str]) -> Iterator[Row]:
@@ -395,6 +370,8 @@ def _check(made: Translation) -> None:
         warnings = parse([*words, "--run_dir", RUN], incomplete=True).warnings
     except ConfigError as error:
         faults = [fault for fault in error.faults if not isinstance(fault, MissingFile)]
-        made.needed += [str(fault) for fault in faults]
+        lacking = [fault for fault in faults if fault.problem == "is required"]
+        made.needed += [str(one) for one in lacking if not is_told(made, one.path)]
+        made.conflicts += [str(fault) for fault in faults if fault not in lacking]
         return
     made.warnings += warnings

@@ -94,6 +94,7 @@ def test_what_a_script_gives_by_objects_is_read_or_named_with_its_flag(
         f"reward_funcs=[short, form], reward_weights=[1.0, 0.5] is not taken over: {rewards}"
         in (needed)
     )
+    assert "is required" not in needed
     changed = WHOLE_SCRIPT.replace('"o/d"', "name()").replace("peft_config=lora", "peft_config=x()")
     script.write_text(changed)
     _, out, err = run(capsys, str(script), "--reward_funcs", "accuracy_reward")

@@ -50,6 +50,59 @@ def test_variables_of_ray_s_runtime_environment_are_told(
         assert "NCCL_DEBUG: set in the script" in run(capsys, "--", *words)[2]
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--runtime-env-json", '{"pip": ["math-verify", "x==1"]}'],
+         ["pip: math-verify, x==1 must be in the image: Rollcall's trainer takes no runtime"]),
+        (["--runtime-env-json", '{"uv": {"packages": ["a"]}, "image_uri": "b", "excludes": ["c"]}'],
+         ["uv: a must be in the image: ", "image_uri=b: it has no effect here"]),
+        (["--working-dir", "./verl"],
+         ["working_dir=./verl: it is not copied to the nodes. Files that the flags name must"]),
+        (["--runtime-env=FILE"],
+         ["A: set in the script", "working_dir=./: it is not", "conda: [] must"]),
+        (["--runtime-env=away.yaml"], []),
+    ],
+)  # fmt: skip
+def test_the_rest_of_ray_s_runtime_environment_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str], said: list[str]
+) -> None:
+    file = tmp_path / "runtime_env.yaml"
+    file.write_text("working_dir: ./\nconda: '[]'\nenv_vars: {A: '1'}\n")
+    typed = [one.replace("FILE", str(file)) for one in options]
+    words = ["--", "ray", "job", "submit", *typed, "--", *VERL.split(), MODEL]
+    first = "\n".join(json.loads(run(capsys, "--json", *words)[1])["first"])
+    assert [one for one in said if one not in first] == [], first
+    assert [one for one in said if one not in run(capsys, *words)[2]] == []
+    assert "excludes" not in first
+
+
+def test_values_that_exclude_each_other_are_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["python3", "-m", "openrlhf.cli.train_ppo_ray", "--pretrain", "m/m"]
+    words += ["--async_train", "--vllm_enable_sleep"]
+    code, _, err = run(capsys, "--", *words)
+    assert code == 1
+    told = err.partition("# to change: the trainer refuses it:")[2]
+    assert "Leave out one of --async_train and --vllm_enable_sleep" in told
+    row = json.loads(run(capsys, "--json", "--", *words)[1])
+    assert "--vllm_enable_sleep" in "".join(row["conflicts"])
+    assert "--vllm_enable_sleep" not in "".join(row["needed"])
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("verl.trainer.sft_trainer", "recipe verl-sft (docs/recipes/verl.md), or write the flags"),
+        ("verl.trainer.fsdp_sft_trainer", "flags of `rollcall sft` (docs/supervised.md)"),
+    ],
+)
+def test_verl_s_sft_is_named_with_its_recipe(
+    capsys: pytest.CaptureFixture[str], module: str, said: str
+) -> None:
+    code, out, err = run(capsys, "--", "torchrun", "-m", module, "data.train_files=a.parquet")
+    assert (code, out, said in err) == (64, "", True)
+
+
 def test_dapo_s_own_keys_are_told_with_their_flags(capsys: pytest.CaptureFixture[str]) -> None:
     for program in ("-m recipe.dapo.main_dapo", "recipe/dapo/main_dapo.py"):
         keys = "algorithm.filter_groups.enable=True actor_rollout_ref.actor.clip_ratio_high=0.28"
