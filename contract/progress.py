@@ -223,11 +223,14 @@ class PhaseFile:
         self._descriptor: int | None = None
 
     def write(self, phase: Phase) -> None:
+        """Raises OSError, and ValueError for a phase that is too long for the file."""
         if self._descriptor is None:
             umask.restore()
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
-        text = json.dumps(asdict(phase)).ljust(PHASE_BYTES - 1) + "\n"
-        os.pwrite(self._descriptor, text.encode(), 0)
+        text = (json.dumps(asdict(phase)).ljust(PHASE_BYTES - 1) + "\n").encode()
+        if len(text) > PHASE_BYTES:  # the end of a longer one would stay behind the next
+            raise ValueError(f"{phase} has {len(text)} bytes, where {PHASE_BYTES} is the most")
+        os.pwrite(self._descriptor, text, 0)
 
     def close(self) -> None:
         if self._descriptor is not None:

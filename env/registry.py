@@ -187,7 +187,8 @@ def _part(one: str | Callable[..., Any]) -> tuple[str, float, RewardFunction]:
     if isinstance(one, str):
         spec, weight = _weighed(one)
         return _short_name(spec), weight, reward_function(spec)
-    return getattr(one, "__name__", type(one).__name__), 1.0, guard(_adapted(one))
+    name = getattr(one, "__name__", type(one).__name__).strip("<>")  # of <lambda>
+    return name, 1.0, guard(_adapted(one))
 
 
 def _adapted(function: Callable[..., Any]) -> RewardFunction:
@@ -319,6 +320,10 @@ def _unknown(spec: str) -> RewardSpecError:
     if ".py:" in name:
         problem = f"'{text}' is not FILE.py:NAME"
         return RewardSpecError(problem, remedy="Give the name of a function in the file")
+    known, _, weight = name.rpartition(":")
+    if known in REWARDS:
+        problem = f"'{text}': the weight '{weight}' is not a number"
+        return RewardSpecError(problem, remedy=f"Give one, as in '{known}:0.5'")
     if ("/" in name or ":" in name) and ADDRESS.fullmatch(spec):
         problem = f"'{text}' is not a URL and no .py file"
         return RewardSpecError(problem, remedy=f"Did you mean 'http://{text}'?")

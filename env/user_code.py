@@ -199,7 +199,8 @@ def _misfit(
         if one.kind in by_name and one.default is kinds.empty
     }
     if arguments or not named:
-        return f"{shown} is called with {len(arguments)} arguments: {error}"
+        count = f"{len(arguments)} argument{'' if len(arguments) == 1 else 's'}"
+        return f"{shown} is called with {count}: {error}"
     if missing := sorted(wanted - set(named)):
         known = sorted(set(named) - wanted)
         near = [like for one in missing for like in difflib.get_close_matches(one, known, n=1)]

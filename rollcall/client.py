@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -165,7 +166,10 @@ class Client:
         if directories.is_local(environment):
             environment = jobs.uploaded(self._settings, environment)
         body = {"job": words, "runtime_env": environment, "key": uuid.uuid4().hex, **named}
-        return _job(self._ask("POST", "/v1/jobs", json=body, timeout=jobs.SUBMIT_SECONDS))
+        row = self._ask("POST", "/v1/jobs", json=body, timeout=jobs.SUBMIT_SECONDS)
+        for note in row.get("notes", ()):  # a head of an older version has none
+            print(f"note: {note}", file=sys.stderr)
+        return _job(row)
 
     def runs(self) -> list[Job]:
         """Return all submitted jobs, oldest first."""

@@ -326,5 +326,6 @@ class JobQueue:
         row["recipe"] = settings.recipe
         row["run_dir"] = str(settings.run_dir)
         row["runtime_env"] = sorted(job.runtime_env)
-        row["notes"] = list(recipes.untold(settings))
+        namesakes = entries.same_name(list(self._jobs.values()), job)
+        row["notes"] = [*namesakes, *recipes.untold(settings)]
         return row

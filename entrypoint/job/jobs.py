@@ -76,8 +76,25 @@ def newest_with(jobs: Iterable[Job], key: str) -> Job | None:
 
 def newest_named(jobs: Iterable[Job], name: str) -> Job | None:
     """Return the newest job that its user gave this name, or that is this stage of a pipeline."""
-    same = [job for job in jobs if name and name in (job.name, job.stage)]
+    same = _all_named(jobs, name)
     return same[-1] if same else None
+
+
+def same_name(jobs: Iterable[Job], job: Job) -> list[str]:
+    """Return a note if older jobs have this job's name, too; else nothing."""
+    name = job.name or job.stage
+    older = [one.id for one in _all_named(jobs, name) if number(one.id) < number(job.id)]
+    if not older:
+        return []
+    have = "has" if len(older) == 1 else "have"
+    return [
+        f"{', '.join(older)} {have} the name {name}, too: the name means the newest job, and an id "
+        "means the others"
+    ]
+
+
+def _all_named(jobs: Iterable[Job], name: str) -> list[Job]:
+    return [job for job in jobs if name and name in (job.name, job.stage)]
 
 
 def number(job: str) -> int:

@@ -48,7 +48,7 @@ def second_head(settings: Settings) -> Fault | None:
 
 
 def bound(settings: Settings) -> str:
-    """The address at which the control port of this head listens; "": at all.
+    """The address at which the control port of this head listens; "" is every address.
 
     Raises ConfigError if ROLLCALL_BIND is a name with no address, or with several.
     """

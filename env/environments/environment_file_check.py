@@ -7,6 +7,7 @@ syntax, of names and of the signatures of methods. `trainer.rollout.try_code` ru
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +51,10 @@ def environment(spec: str) -> Source:
         return Source(spec, fault=fault, remedy=remedy)
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
-        names = ", ".join(name for name in ENVIRONMENTS if name != IN_PYTHON)
-        remedy = f"Give one of {names}, FILE.py:CLASS, or verifiers:NAME"
+        names = [name for name in ENVIRONMENTS if name != IN_PYTHON]
+        remedy = f"Give one of {', '.join(names)}, FILE.py:CLASS, or verifiers:NAME"
+        if near := difflib.get_close_matches(spec, names, n=1):
+            remedy = f"Did you mean {near[0]}? {remedy}"
         return Source(spec, fault="is not an environment", remedy=remedy)
     return _checked(spec, Path(file), name, METHODS)
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from env.data.rows import PromptError, Row, read_rows, refuse_halves
 from env.http.arguments import positive, sub_command
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> bool:
     def make(out: Path) -> None:
         for split, paths in files.items():
             rows = islice(questions(paths), arguments.max_samples)
-            write_split(out / f"{split}.parquet", (task, split, template), rows)
+            write_split(out / f"{split}.parquet", Origin(task, split, template), rows)
 
     # The content, not the place, which differs from machine to machine.
     recipe = {
@@ -104,10 +104,16 @@ def questions(paths: Sequence[Path]) -> Iterator[tuple[str, str, list[str]]]:
             yield str(number if name is None else name), question.strip(), answers
 
 
-def write_split(
-    path: Path, origin: tuple[str, str, str], rows: Iterator[tuple[str, str, list[str]]]
-) -> None:
-    """`origin`: task, split and template."""
+class Origin(NamedTuple):
+    """What the rows of a file are made from."""
+
+    task: str
+    split: str
+    template: str
+
+
+def write_split(path: Path, origin: Origin, rows: Iterator[tuple[str, str, list[str]]]) -> None:
+    """Write rows as verl's data. Raises PrepareError if there are none."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -135,11 +141,11 @@ def write_split(
             file.write_table(pyarrow.Table.from_pylist(table, schema))
             count += len(batch)
     if not count:
-        raise PrepareError(f"the split {origin[1]} of {origin[0]} has no questions")
+        raise PrepareError(f"the split {origin.split} of {origin.task} has no questions")
 
 
 def _verl_row(
-    origin: tuple[str, str, str], index: int, name: str, question: str, answers: list[str]
+    origin: Origin, index: int, name: str, question: str, answers: list[str]
 ) -> dict[str, Any]:
     task, split, template = origin
     question = question if question.endswith("?") else f"{question}?"

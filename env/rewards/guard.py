@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Number
+from typing import Any
 
-from env.types import RewardFunction, RewardRequest, Score
+from env.types import RewardFunction, RewardRequest, Score, brief
 from env.user_code import Raised
 
 NANS = frozenset(("NaN", "nan"))
 """What JSON and pandas make of a label that is missing, if somebody saves it as a text."""
+
+NUMBERS = ". A function that gives numbers takes the parameter `completions`, as TRL's do"
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +29,7 @@ def guard(reward: RewardFunction) -> RewardFunction:
 
     def guarded(requests: Sequence[RewardRequest]) -> list[Score]:
         try:
-            scores = [_plain(score) for score in reward(requests)]
+            scores = [_plain(score) for score in _listed(reward(requests))]
             if len(scores) != len(requests):
                 raise ValueError(f"it gave {len(scores)} scores for {len(requests)} completions")
         except (Exception, SystemExit) as error:  # the latter would end the run, with 0 too
@@ -38,9 +42,21 @@ def guard(reward: RewardFunction) -> RewardFunction:
     return functools.update_wrapper(guarded, reward, assigned=(), updated=())
 
 
+def _listed(scores: Any) -> Iterable[Any]:
+    """Return what a reward function has returned, if it may be scores. Raises TypeError."""
+    is_one = isinstance(scores, str | bytes | Mapping)
+    if isinstance(scores, Iterable) and not is_one:
+        return scores
+    given = f"a text, {brief(scores)}" if isinstance(scores, str) else brief(scores)
+    raise TypeError(f"it returned {given}, where a list with a Score for each completion is wanted")
+
+
 def _plain(score: Score) -> Score:
     if not isinstance(score, Score):
-        raise TypeError(f"it gave {score!r}, where a Score is wanted, such as Score.of(1.0)")
+        raise TypeError(
+            f"it gave {brief(score)}, where a Score is wanted, such as Score.of(1.0)"
+            f"{NUMBERS if isinstance(score, Number) else ''}"
+        )
     try:
         plain = score.plain()
     except ValueError as error:  # of this completion alone

@@ -21,6 +21,19 @@ def test_progress_of_another_version_is_read_as_far_as_it_is_known() -> None:
     assert Progress.of({"loss": 0.5}) is None
 
 
+def test_every_field_of_a_progress_is_read() -> None:
+    written = Progress(step=3, kl=0.5, eval_is_reward=True)
+    known = {name: one for name, one in written.as_dict().items() if one is not None}
+    found = Progress.of(written.as_dict())
+    assert found is not None
+    assert known.items() <= found.as_dict().items()
+
+
+def test_a_phase_that_is_too_long_for_its_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="bytes, where 128 is the most"):
+        PhaseFile(tmp_path / ".phase").write(Phase(1, 2, "x" * 128))
+
+
 def test_a_held_out_reward_of_any_range_is_no_share() -> None:
     assert held_out(0.54, 1.0) == ["accuracy", "54.0%", "100.0%"]
     assert held_out(0.54, 3.5) == ["reward", "0.540", "3.500"]

@@ -16,6 +16,7 @@ from env.registry import (
     RewardRejected,
     RewardSpecError,
     RewardUnreachable,
+    given_in_python,
     reward_function,
 )
 from env.types import RewardRequest, Score
@@ -47,6 +48,7 @@ def test_names_and_urls_are_understood() -> None:
         ('{"gsm8k": 1}', "is not a URL, no .py file and none of the rewards. Give one of"),
         ("mine.py:no-name", "'mine.py:no-name' is not FILE.py:NAME. Give the name of a function"),
         ("", "not a URL"),
+        ("arithmetic:two", "the weight 'two' is not a number. Give one, as in 'arithmetic:0.5'"),
         ("head:5000/get_reward", "Did you mean 'http://head:5000/get_reward'"),
         ("ftp://head/x", "'ftp://head/x' is not a URL such as http://head:5000/get_reward"),
         ("http://", "is not a URL"),
@@ -236,3 +238,12 @@ def test_the_page_has_every_reward_and_every_option() -> None:
         assert f"`{name}`" in page
         for option in inspect.signature(reward.make).parameters:
             assert f"`{option}`" in page or f"`{option}=" in page, (name, option)
+
+
+def test_a_reward_without_a_name_is_a_metric_without_angle_brackets() -> None:
+    def of_length(requests: Sequence[RewardRequest]) -> list[Score]:
+        return [Score.of(1.0) for _ in requests]
+
+    with given_in_python([lambda requests: of_length(requests), of_length]) as name:
+        (score,) = reward_function(name)([RewardRequest("1+1=2", "1+1=", "2")])
+    assert set(score.metrics) == {"reward_lambda", "reward_of_length"}

@@ -96,6 +96,8 @@ def test_a_signature_names_what_is_wanted_and_what_is_there() -> None:
         check_signature(misspelt, (), given)
     with pytest.raises(SignatureError, match="is called with 3 arguments: too many"):
         check_signature(takes, (1, 2, 3), {})
+    with pytest.raises(SignatureError, match="is called with 1 argument: missing"):
+        check_signature(needs, ([],), {})
     check_signature(print, (1,), {})
     assert raised(lambda: check_signature(takes, (), given)).cause is Cause.BUG
 

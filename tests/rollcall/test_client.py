@@ -98,6 +98,19 @@ def test_a_job_is_named_by_what_submit_returns_its_id_or_its_name(tmp_path: Path
             client.wait(job, timeout="2h")  # type: ignore[call-overload]
 
 
+def test_a_name_that_another_job_has_is_the_newest_ones_and_submit_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with JobHead(tmp_path, true=finishes) as head:
+        client = Client(head.environment["ROLLCALL_URL"], head.environment["ROLLCALL_TOKEN"])
+        first = client.submit("true", name="first")
+        assert "has the name" not in capsys.readouterr().err
+        second = client.submit("true", name="first")
+        said = capsys.readouterr().err
+        assert f"note: {first.id} has the name first, too: the name means the newest job" in said
+        assert client.status("first").id == second.id
+
+
 def test_a_wait_that_takes_too_long_says_for_what(tmp_path: Path) -> None:
     with JobHead(tmp_path, sleep=until_stopped) as head:
         address = head.environment["ROLLCALL_URL"], head.environment["ROLLCALL_TOKEN"]

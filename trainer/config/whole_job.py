@@ -77,7 +77,7 @@ def try_code(
     if in_python:  # no other process has its objects
         tried = code_check.here(config, _first_rows(config), environment)
     else:
-        tried = code_check.in_process(config, words, tell=_tell)
+        tried = code_check.in_process(config, words, tell=lambda said: _tell(spelt(said)))
     for warning in tried.warnings:
         print(f"warning: {spelt(warning)}", file=sys.stderr, flush=True)
     return tried.faults

@@ -30,7 +30,8 @@ class Choice:
     why: str = ""
 
     def __str__(self) -> str:
-        return f"weights go over {WORDS[self.backend]}{self.why and f': {self.why}'}"
+        why = f": {self.why}" if self.why else ""
+        return f"weights go over {WORDS[self.backend]}{why}"
 
 
 def choose_backend(config: Config, found: Assignment) -> Choice:
@@ -45,12 +46,14 @@ def choose_backend(config: Config, found: Assignment) -> Choice:
     if wanted == "shared_memory":
         return Choice(wanted)
     if config.rollout_engine != "vllm":
-        return Choice("shared_memory", "engines of transformers know no other way" * asked)
+        why = "engines of transformers know no other way"
+        return Choice("shared_memory", why if asked else "")
     if not found.on_gpus:
-        return Choice("shared_memory", f"--vllm_sync_backend {wanted} needs GPUs" * asked)
+        why = f"--vllm_sync_backend {wanted} needs GPUs"
+        return Choice("shared_memory", why if asked else "")
     if _together(found):
         taken = "NCCL takes no two processes of one GPU, and policy and engines share theirs"
-        return Choice("ipc", taken * (wanted == "nccl"))
+        return Choice("ipc", taken if wanted == "nccl" else "")
     return Choice("nccl")
 
 

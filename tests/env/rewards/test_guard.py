@@ -30,7 +30,10 @@ def test_numbers_of_numpy_are_pythons() -> None:
     [
         ([0.5], "0.5, where a Score is wanted"),
         ([Score(ScoreStatus.OK, 1.0, TEXT)], "the metric why 'text' is a text (str)"),
-        (None, "'NoneType' object is not iterable"),
+        ([0.5], "A function that gives numbers takes the parameter `completions`"),
+        (None, "it returned None, where a list with a Score for each completion is wanted"),
+        ("good", "it returned a text, 'good', where a list with a Score"),
+        (0.5, "it returned 0.5, where a list with a Score"),
     ],
 )
 def test_what_is_no_score_fails_the_completions_and_says_why(given: Any, reason: str) -> None:
