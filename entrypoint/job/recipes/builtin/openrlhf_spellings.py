@@ -6,10 +6,13 @@ from functools import cache
 
 from trainer.config.config import Config
 from trainer.config.schema import flags_of
-from trainer.config.translate.openrlhf import counterparts
+from trainer.config.translate.openrlhf import OLD, counterparts
 from trainer.supervised.stages import STAGES
 
-__all__ = ["counterparts", "dotted_spellings"]
+__all__ = ["OLDER", "counterparts", "dotted_spellings"]
+
+OLDER = frozenset(row.theirs for row in OLD.rows)
+"""Flags that only older releases have."""
 
 
 @cache

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from contract.options import MISTYPED, did_you_mean
-from entrypoint.job.recipes.builtin.openrlhf_spellings import counterparts, dotted_spellings
+from entrypoint.job.recipes.builtin.openrlhf_spellings import OLDER, counterparts, dotted_spellings
 
 BF16, FLASH, PROMPT_LENGTH, LENGTH = "bf16", "flash_attn", "prompt_max_len", "generate_max_len"
 IMPLIED = {
@@ -22,6 +22,8 @@ DEFAULT_LENGTH = 1024
 """Tokens of a prompt, and of an answer, before 0.9."""
 NEEDLESS = frozenset({"actor_init_on_gpu", "disable_trace_cache", "perf", "torch_compile"})
 """Flags whose loss changes no result."""
+OF_LAUNCHERS = frozenset({"local_rank", "use_ms", "help"})
+"""Flags that each release has for its launchers, for its model hub and for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,21 @@ def instead(flag: Flag, flags: Sequence[Flag], options: Collection[str], *, ppo:
     if why:
         return f"leave it out: {why}"
     return did_you_mean(f"--{flag.name}", sorted(options), "leave it out", cutoff=MISTYPED)
+
+
+def strange(flags: Iterable[Flag]) -> Iterator[str]:
+    """Yield a sentence for each flag that no release of train_ppo_ray has which Rollcall knows.
+
+    As argparse does, a flag may be cut short.
+    """
+    table = dotted_of(ppo=True)
+    renamed = {name for dotted in table.values() for name in dotted}
+    known = {*table, *renamed, *IMPLIED, *NEEDLESS, *OLDER, PROMPT_LENGTH, LENGTH, *OF_LAUNCHERS}
+    for name in dict.fromkeys(flag.name for flag in flags):
+        if name and not any(one.startswith(name) for one in known):
+            near = did_you_mean(f"--{name}", sorted(f"--{one}" for one in known), cutoff=MISTYPED)
+            hint = f": {near}" if near else ""
+            yield f"--{name} is not a flag of the OpenRLHF releases that Rollcall knows{hint}"
 
 
 def _lengths(flags: Sequence[Flag]) -> Iterator[Flag]:

@@ -52,11 +52,13 @@ from entrypoint.job.recipes.openrlhf.command_line import (
 from entrypoint.job.recipes.openrlhf.flags import Flag
 from entrypoint.job.recipes.openrlhf.release import (
     PACKAGE,
+    absent_paths,
     is_dotted,
     no_interpreter,
     not_checked,
     not_rollcalls_python,
     refusals,
+    strange,
 )
 from entrypoint.job.recipes.torchrun.recipe import TorchRun
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
@@ -280,6 +282,8 @@ def _warnings(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
             yield f"--{command.given(key)[-1].name} {value} is relative: it is {path}"
     if unchecked := not_checked(settings, command):
         yield unchecked
+    yield from strange(settings, command)
+    yield from absent_paths(settings, command)
     if command.on_ranks:
         yield from parse_launch(_launch(command)).warnings
     if is_dotted(settings, command) and (old := _flat_names(command)):

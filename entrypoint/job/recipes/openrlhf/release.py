@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
+from contract.files.os_errors import why_absent
 from contract.launch.known_modules import mistyped
 from contract.redaction import redact
 from entrypoint.config.runtime_env import NEEDS_INSTALL
@@ -29,10 +30,15 @@ from entrypoint.job.recipes.interpreters import (
     version_in,
 )
 from entrypoint.job.recipes.openrlhf import flags as openrlhf_flags
-from entrypoint.job.recipes.openrlhf.command_line import OpenRLHFCommand
+from entrypoint.job.recipes.openrlhf.command_line import PPO, OpenRLHFCommand
 
 PACKAGE = "openrlhf"
 DOTTED_SINCE = (0, 11)
+LOCAL = (
+    *(f"{role}.model_name_or_path" for role in ("actor", "critic", "reward", "ref", "model")),
+    *("data.prompt_dataset", "data.dataset", "eval.dataset"),
+)
+"""Flags of 0.11 whose values name a model or data sets."""
 
 
 def is_dotted(settings: Settings, command: OpenRLHFCommand) -> bool:
@@ -128,6 +134,26 @@ def not_checked(settings: Settings, command: OpenRLHFCommand) -> str:
     else:
         return ""
     return f"{command.program[-1]}: its flags are not checked before it starts, because {why}"
+
+
+def strange(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
+    """Yield a sentence for each flag that is probably wrong, if no release here can be asked."""
+    if command.module == PPO and _verdict(settings, command, ()) is None:
+        yield from openrlhf_flags.strange(command.flags)
+
+
+def absent_paths(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
+    """Yield a sentence for each model and data set whose path is not on this machine."""
+    for key in LOCAL:
+        for flag in command.given(key):
+            for value in ",".join(flag.values).split(","):
+                path = Path(value)
+                is_seen = path.is_absolute() or "working_dir" not in settings.runtime_env
+                if value.startswith(("/", "./")) and is_seen and why_absent(path):
+                    yield (
+                        f"--{flag.name} {value} is not on this machine: every node that trains "
+                        "must have it"
+                    )
 
 
 def _verdict(settings: Settings, command: OpenRLHFCommand, flags: Sequence[str]) -> Verdict | None:

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from entrypoint.job.recipes import interpreters
+from entrypoint.job.recipes.openrlhf import flags as openrlhf_flags
+from entrypoint.job.recipes.openrlhf.flags import Flag
 from entrypoint.job.recipes.openrlhf.recipe import RECIPE
 from entrypoint.job.recipes.recognise import recipe_of
 from tests.support.interpreters import python_beside
 from tests.support.openrlhf_parser import PACKAGE, options
 from tests.support.openrlhf_recipe import SHORT, settings
+from tests.support.repository import ROOT
 
 PPO = "openrlhf.cli.train_ppo_ray"
 PROGRAMS = ("train_ppo_ray", "train_sft", "train_rm", "train_dpo")
@@ -186,6 +189,37 @@ def test_a_file_of_an_older_release_gets_the_flags_that_it_has(
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, python: str) -> None:
     (fault,) = of_file(tmp_path, python, "openrlhf/cli/train_ppo_ray.py", "")
     assert "openrlhf/cli/train_ppo_ray.py is not a file in" in fault
+
+
+def test_without_a_release_flags_and_paths_that_are_probably_wrong_are_warned_of(
+    tmp_path: Path, python: str
+) -> None:
+    flags = shlex.split("--learnig_rate 3 --eval_datset x --warp 9 --zero_stag 2 --top_p 1")
+    (tmp_path / "here").mkdir()
+    data = f"{tmp_path}/here,{tmp_path}/gone.jsonl,owner/name"
+    words = (python, "-m", PPO, "--pretrain", "/nosuch/model", "--prompt_data", data, *flags)
+    brought = json.dumps({"pip": ["openrlhf"]})
+    found = RECIPE.warnings(settings(tmp_path, *words, ROLLCALL_RUNTIME_ENV=brought))
+    lacks = "is not a flag of the OpenRLHF releases that Rollcall knows"
+    assert [one for one in found if lacks in one] == [
+        f"--learnig_rate {lacks}: did you mean --actor_learning_rate?",
+        f"--eval_datset {lacks}: did you mean --eval_dataset?",
+        f"--warp {lacks}",
+    ]
+    away = "is not on this machine: every node that trains must have it"
+    assert [one for one in found if away in one] == [
+        f"--pretrain /nosuch/model {away}",
+        f"--prompt_data {tmp_path}/gone.jsonl {away}",
+    ]
+    assert not any(lacks in one for one in RECIPE.warnings(settings(tmp_path, *words)))
+
+
+def test_no_flag_of_a_recorded_release_is_strange() -> None:
+    lines = (ROOT / "tests/data/openrlhf-0.11.2.tsv").read_text().splitlines()
+    names = [line.partition("\t")[0] for line in lines]
+    _, *rows = (ROOT / "tests/data/openrlhf-flat-flags.tsv").read_text().splitlines()
+    names += [row.partition("\t")[0] for row in rows if "ppo_ray" in row.partition("\t")[2]]
+    assert list(openrlhf_flags.strange(map(Flag, names))) == []
 
 
 def test_what_is_not_judged_is_told(tmp_path: Path, python: str) -> None:
