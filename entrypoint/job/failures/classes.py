@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 import signal
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from contract.exit_codes import ExitCode
 from contract.launch.log_lines import ERROR_OF_RANK, KILLED_RANK
@@ -192,8 +194,11 @@ OF_CODE = re.compile(
     r"(Type|Attribute|Name|UnboundLocal|Key|Index|Value|ZeroDivision|NotImplemented)Error\b"
 )
 """Errors of Python that a second run of the same code and data repeats."""
-OF_OWN_CHECK = re.compile(r"((Runtime|Assertion)Error|Exception)\b")
+OF_OWN_CHECK = re.compile(r"((Runtime|Assertion|OS)Error|Exception)\b")
 """Errors that torch and others raise for any cause, but the user's own line for one of its own."""
+RAISED = re.compile(r"(?P<module>(?:\w+\.)*)(?P<name>[A-Z]\w*)(?::|$)")
+"""An exception as a traceback has it: without a module, it is Python's or the program's own."""
+OF_TWO_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 """Of an object, in its own words: another one in each process."""
 NUMBER = re.compile(r"\b0x[0-9a-f]+|\d+")
@@ -267,16 +272,35 @@ def error_of_code(reason: Reason, failure: FailureClass) -> CodeError:
         return CodeError()
     of_rank = ERROR_OF_RANK.match(reason.sentence)
     told = of_rank["error"] if of_rank else reason.sentence
-    is_own_check = reason.is_raised_there and _is_own_check(told)
+    is_own_check = reason.is_raised_there and _is_own_check(told, reason.place)
     if not (OF_CODE.match(told) or is_own_check):
         return CodeError()
     differs = NUMBER if reason.place else ADDRESS
     return CodeError(differs.sub("0", told), reason.place)
 
 
-def _is_own_check(raised: str) -> bool:
-    """Whether the user's own line has raised this for a reason in the code, by its words."""
-    return bool(OF_OWN_CHECK.match(raised)) and not error_lines.OF_OTHERS.search(raised)
+def _is_own_check(raised: str, place: str) -> bool:
+    """Whether the user's own line has raised this for a reason in the code, by its words.
+
+    An OSError that has an error of the system, or its words, is of a machine.
+    """
+    if (found := RAISED.match(raised)) is None:
+        return False
+    if error_lines.OF_OTHERS.search(f"{OF_TWO_WORDS.sub(' ', found['name'])} {raised}"):
+        return False
+    if raised.startswith("OSError:") and error_lines.OF_SYSTEM.search(raised):
+        return False
+    return bool(OF_OWN_CHECK.match(raised)) or _is_users(found["module"], found["name"], place)
+
+
+def _is_users(module: str, name: str, place: str) -> bool:
+    """Whether the user defines the exception: in the program itself, or in the file of the place.
+
+    A traceback names no module for classes of the program and for Python's own.
+    """
+    if module:
+        return module == f"{PurePath(place.rpartition(':')[0]).stem}."
+    return not hasattr(builtins, name)
 
 
 def _seen_in(found: Evidence) -> Reason:

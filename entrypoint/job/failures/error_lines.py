@@ -23,6 +23,8 @@ MOST_AFTER = 30
 FATAL_SIGNAL = "Fatal Python error: "
 """Begins the line before the stack that `faulthandler` writes."""
 _ERRNOS = "|".join(sorted({re.escape(os.strerror(one)) for one in errno.errorcode}))
+OF_SYSTEM = re.compile(rf"\[Errno|(?i:{_ERRNOS})")
+"""In an OSError that the system has made, or that repeats its words."""
 _SIGNALS = "|".join(
     sorted({re.escape(text) for one in signal.valid_signals() if (text := signal.strsignal(one))})
 )

@@ -403,7 +403,18 @@ ENDS_A_RANK = "".join(f"[rank0]: {line}\n" for line in OF_A_CHECK.strip().splitl
         # Something else is the cause.
         (AFTER_ANOTHER + OF_A_CHECK, False),
         (OF_A_CHECK.replace("boom", "the reward server answered 503"), False),
-        (OF_A_CHECK.replace("RuntimeError", "OSError"), False),
+        # An OSError of the code alone, and exceptions that the user defines.
+        (OF_A_CHECK.replace("RuntimeError", "OSError"), True),
+        (OF_A_CHECK.replace("RuntimeError", "RewardTableError"), True),
+        (OF_A_CHECK.replace("RuntimeError: ", "model.RewardTableError: "), True),
+        (OF_A_CHECK.replace("RuntimeError: ", "OSError: [Errno 11] "), False),
+        (
+            OF_A_CHECK.replace("RuntimeError: boom", "OSError: no space left on device"),
+            False,
+        ),
+        (OF_A_CHECK.replace("RuntimeError", "ConnectionError"), False),
+        (OF_A_CHECK.replace("RuntimeError", "JudgeServerGoneError"), False),
+        (OF_A_CHECK.replace("RuntimeError: ", "httpx.ReadError: "), False),
     ],
 )
 def test_an_error_that_the_users_own_line_raises_is_of_the_code(log: str, *, is_code: bool) -> None:
