@@ -520,3 +520,23 @@ def test_a_command_of_an_inner_shell_gets_what_that_shell_knows(
     code, out, err = run(capsys, str(script))
     assert code == 0, err
     assert flags(out)["--num_episodes"] == ["7"]
+
+
+@pytest.mark.parametrize("call", ["launch $LR", 'launch "$LR"'])
+def test_the_variable_behind_a_function_s_argument_is_asked_for_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, call: str
+) -> None:
+    script = tmp_path / "run.sh"
+    rate = "actor_rollout_ref.actor.optim.lr=$lr"
+    script.write_text(
+        f"LR=$(cat lr.txt)\nlaunch() {{\n  local lr=$1\n  {VERL} {MODEL} {rate}\n}}\n"
+        f"for seed in 1 2; do\n  {call}\ndone\n"
+    )
+    _, _, err = run(capsys, str(script))
+    assert "Line 1: `$(cat lr.txt)` is known only when the script runs" in err
+    named = "LR: give it by --set LR=VALUE." if '"' in call else "(or give --set LR=VALUE)"
+    assert named in err
+    assert ("--set lr" in err) == ('"' not in call)  # how many words $LR is, is not known
+    assert "--argument" not in err
+    _, out, _ = run(capsys, "--set", "LR=3e-6", str(script))
+    assert flags(out)["--actor_learning_rate"] == ["3e-6"]

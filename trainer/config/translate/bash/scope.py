@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainer.config.translate.bash.open_text import is_open, names_in, opened, pieces
 from trainer.config.translate.bash.state import (
     ABSENT,
+    INSTEAD,
     OF_THE_RUN,
     STANDING,
     Absent,
@@ -105,7 +106,11 @@ class Scope:
     """Return what a command substitution writes; None: only a run tells it."""
 
     def ask(self, name: str, unknown: Unknown) -> str:
-        """Return a variable that only a run of the script sets, as open text."""
+        """Return a variable that only a run of the script sets, as open text.
+
+        One that has another's value alone, as a function's own have, is asked for by the other.
+        """
+        name = unknown.origin or name
         self.record.asked[name] = unknown.sentence
         return opened(f"{{{name}}}")
 
@@ -154,11 +159,21 @@ class Scope:
         if name in state.given and name not in read_names(node):
             return
         if isinstance(value, str) and (found := self.unknown_piece(value)):
-            value = found
+            origin = value.removeprefix(UNSET).strip("{}")
+            alone = value == opened(f"{{{origin}}}") and self._is_own_of_function(name, origin)
+            where = "" if found.why.startswith("line ") else f"line {line(node)}: "
+            value = replace(found, origin=origin) if alone else found
+            value = value if alone else replace(found, why=f"{where}{found.why}")
         state.variables[name] = value
         self.record.made_of.pop(name, None)
         if "allexport" in state.options:
             self.export(name)
+
+    def _is_own_of_function(self, name: str, origin: str) -> bool:
+        """Return whether a function's own variable gets one of the script, which `--set` takes."""
+        own = self.state.saved[-1] if self.state.saved else {}
+        is_set = isinstance(self.state.variables.get(origin), Unknown)
+        return name in own and origin not in own and origin not in OF_THE_RUN and is_set
 
     def unknown_piece(self, text: str) -> Unknown | None:
         """Return why a text cannot be kept for later: a command writes it, or it is unknown."""
@@ -167,8 +182,9 @@ class Scope:
             if piece == inner:
                 continue
             for name in (inner, inner.strip("{}")):
-                if name in self.record.asked:
-                    return Unknown(self.record.asked[name])
+                if (why := self.record.asked.get(name)) is not None:
+                    is_name = name.isidentifier() and name not in OF_THE_RUN and INSTEAD not in why
+                    return Unknown(why, (name,) if is_name else ())
             if inner.startswith("(") and not inner.startswith("(("):
                 return Unknown(f"`${inner}` is known only when the script runs")
             if any(name in self.record.asked for name in names_in(inner)):

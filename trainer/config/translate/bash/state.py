@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, fields
 
 from trainer.config.translate.bash.syntax import Node
 
+INSTEAD = " (or give "
+"""Before what a sentence names to give instead."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
@@ -16,12 +19,14 @@ class Unknown:
     why: str
     ask: tuple[str, ...] = ()
     """Variables from outside that would tell it."""
+    origin: str = ""
+    """The variable whose value it is, if it has no other part."""
 
     @property
     def sentence(self) -> str:
         """Return the reason, and what to give instead of the variable itself."""
         others = ", or ".join(f"--set {name}=VALUE" for name in self.ask)
-        return self.why + (f" (or give {others})" if others else "")
+        return self.why + (f"{INSTEAD}{others})" if others else "")
 
 
 @dataclass(frozen=True, slots=True)
