@@ -99,7 +99,7 @@ def test_a_file_of_the_run_that_cannot_be_used_ends_a_trainer_with_73_and_its_na
         "trainer.training.run.run", lambda config: JsonLines(config.files.metrics, 0)
     )
     assert main(flags_of(tiny, run_dir)) == ExitCode.RUN_DIR
-    assert capsys.readouterr().err.endswith(f"{config.files.metrics}: Is a directory\n")
+    assert f"{config.files.metrics}: Is a directory: " in capsys.readouterr().err
 
 
 def test_a_users_file_that_is_missing_is_not_the_runs(
