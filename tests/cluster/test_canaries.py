@@ -77,6 +77,10 @@ def hook() -> Iterator[Hook]:
         yield made
 
 
+TITLE_SECONDS = 2.0
+"""In which a worker of Ray, on a busy machine, clears the words behind its title."""
+
+
 class Arguments:
     """Notes which canaries stand in arguments of processes, all the time."""
 
@@ -99,7 +103,9 @@ class Arguments:
         while not self._over.wait(0.05):
             for process in psutil.process_iter():
                 with suppress(psutil.Error):  # it has ended
-                    if (found := self._shown(process)) and self._has_title(process):
+                    found = self._shown(process)
+                    until = time.monotonic() + TITLE_SECONDS
+                    while found and self._has_title(process) and time.monotonic() < until:
                         found &= self._shown(process)
                     self.found |= found
 
