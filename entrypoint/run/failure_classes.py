@@ -232,7 +232,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
             r"ZeRORuntimeException: The checkpoint being loaded used a DP world size",
             # Of the settings.
             r"(omegaconf|hydra)\.errors\.\w+: ",
-            r"([Ee]rror:|error,) .*\bdivisible by\b",
+            r"([Ee]rror:|error,) .{0,200}\bdivisible by\b",
             r"UsageError: api_key not configured",
             r"^(requests|httpx|huggingface_hub)\.\S+: 40[13] Client Error",
             # Of the ranks and their GPUs.
