@@ -114,7 +114,7 @@ def test_workers_of_a_head_that_was_superseded_are_told_nothing(
 def test_a_journal_that_takes_no_event_ends_the_run_with_an_outcome(tmp_path: Path) -> None:
     world = World(tmp_path, lambda world: FINISHED)
     world.run.journal.mkdir()
-    remedy = "make it, or correct the path"
+    remedy = "a directory is in the file's place: move it away"
     outcome = world.lives()
     assert outcome == Outcome(
         "failed", ExitCode.RUN_DIR, f"{world.run.journal}: Is a directory: {remedy}"
