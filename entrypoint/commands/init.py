@@ -295,7 +295,7 @@ class _NewRun:
     def _chat(self) -> Chat:
         options, row = self.options, next(iter(self.data.rows), {})
         directory = self.model.path if self.model else None
-        return Chat(options.model, directory, row.get(options.input_key))
+        return Chat(options.model, directory, init_answers.value_at(row, options.input_key))
 
     def _label_lines(self) -> Iterator[str]:
         if label := self.options.label_key:
@@ -345,7 +345,7 @@ class _NewRun:
                 f"--model {options.model}: it reads at most {self.room} tokens. In run.yaml, a "
                 f"prompt and a completion have at most {self.length} tokens each"
             )
-        answers = [str(row.get(options.label_key, "")) for row in data.rows]
+        answers = [str(init_answers.value_at(row, options.label_key)) for row in data.rows]
         if options.reward != OWN or not answers:
             return
         if all("####" in answer for answer in answers):

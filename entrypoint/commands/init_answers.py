@@ -34,6 +34,7 @@ OTHER_ANSWERS = (
     "gold",
 )  # fmt: skip
 """Rarer names of the answers' column, in small letters without underscores."""
+ABSENT = object()
 MISTYPED_FILE = 0.9
 """difflib's ratio from which a file's name, with its end, counts as a mistyped one."""
 NUMBERS = {"--nodes": (1, 10_000), "--gpus": (0, 64)}
@@ -189,7 +190,7 @@ class Data:
         """Return what to do with messages that end with the answer; "" if they do not."""
         from trainer.config import new_run
 
-        messages = self.rows[0].get(prompts) if self.rows else None
+        messages = new_run.value_at(self.rows[0], prompts) if self.rows else None
         if not isinstance(messages, list) or not new_run.is_chat(messages):
             return ""
         if messages[-1]["role"] != "assistant":
@@ -218,7 +219,7 @@ class Data:
             }
             wanted = (name.replace("_", "") for name in usual)
             return next((name for one in wanted for name in words if one in words[name]), "")
-        if new_run.column_of(given, self.columns) is None:
+        if all(new_run.value_at(row, given, ABSENT) is ABSENT for row in self.rows):
             near = did_you_mean(given, self._names, begin="; ")
             raise AnswerError(f"{flag} {given}: no such column. {self._have}{near}")
         return given
@@ -233,8 +234,8 @@ class Data:
     @property
     def _names(self) -> Sequence[str]:
         """Return the columns; in place of one with parts, their dotted names."""
-        row = self.rows[0] if self.rows else {}
-        return [name for column, value in row.items() for name in _dotted(column, value)]
+        parts = ((name, row[name]) for row in self.rows for name in row)
+        return list(dict.fromkeys(one for part in parts for one in _dotted(*part)))
 
 
 def _dotted(name: str, value: object) -> Iterator[str]:
@@ -268,6 +269,13 @@ def data(name: str, directory: Path) -> Data:
         return Data(place, (), f"{error.name} is not installed here")
     except (ValueError, OSError) as error:
         raise AnswerError(f"--data {name}: {error}") from error
+
+
+def value_at(row: Mapping[str, Any], key: str) -> Any:
+    """Return what a row has under a column's name, or a dotted path; "" if it has neither."""
+    from trainer.config import new_run
+
+    return new_run.value_at(row, key, "")
 
 
 def flags_in(file: Path, names: Collection[str]) -> Mapping[str, str]:

@@ -52,12 +52,12 @@ class Row:
         """What the row has under `key`, with dots for nested ones. Raises PromptError."""
         column = column_of(key, self.fields)
         value = self.fields[column] if column is not None else None
-        below = key[len(column or "") :].split(".")[1:]
-        for name in below:
+        holder = column or ""
+        for name in key[len(holder) :].split(".")[1:]:
             inner = value if isinstance(value, Mapping) else {}
             if name not in inner:
-                raise PromptError(_missing(self.where, key, inner, f"'{column}' has"))
-            value = inner[name]
+                raise PromptError(_missing(self.where, key, inner, f"'{holder}' has", holder))
+            value, holder = inner[name], f"{holder}.{name}"
         return value
 
 
@@ -281,9 +281,13 @@ def _require(keys: Sequence[str], present: Iterable[str], where: str) -> None:
             raise MissingKeyError(_missing(where, key, present, "its keys"), key, present)
 
 
-def _missing(where: str, key: str, present: Iterable[str], whose: str) -> str:
+def _missing(
+    where: str, key: str, present: Iterable[str], whose: str, holder: str | None = None
+) -> str:
+    """Return what is said of a missing key. `holder`: the path of the object that lacks it."""
     present = list(present)
-    near = difflib.get_close_matches(key, present, n=1)
+    whole = present if holder is None else [f"{holder}.{name}" for name in present]
+    near = difflib.get_close_matches(key, whole, n=1)
     advice = f"; did you mean '{near[0]}'?" if near else ""
     have = ", ".join(f"'{name}'" for name in present) or "none"
     return f"{where}: the key '{key}' is missing; {whose}: {have}{advice}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, known_columns, known_template
-from env.data.rows import column_of, is_chat, read_rows
+from env.data.rows import PromptError, Row, column_of, is_chat, read_rows
 from env.registry import Kind, parts
 from env.rewards.python_file import NAME
 from env.user_code import FUNCTION
@@ -28,7 +28,6 @@ ROWS = 4
 __all__ = [
     "ANSWER_COLUMNS",
     "PROMPT_COLUMNS",
-    "column_of",
     "defined_fault",
     "first_rows",
     "flags_in",
@@ -39,6 +38,7 @@ __all__ = [
     "may_be_on_hub",
     "own_file",
     "room",
+    "value_at",
 ]
 
 
@@ -54,6 +54,16 @@ def first_rows(data: Path) -> Sequence[Mapping[str, Any]]:
     if not rows:
         raise ValueError(f"{data}: it has no rows")
     return rows
+
+
+def value_at(row: Mapping[str, Any], key: str, otherwise: Any = None) -> Any:
+    """Return what a row has under a column's name or a dotted path; `otherwise` without one."""
+    if column_of(key, row) is None:
+        return otherwise
+    try:
+        return Row("", row).value(key)
+    except PromptError:
+        return otherwise
 
 
 def is_hub_name(name: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files.os_errors import why_absent
-from contract.options import ConfigError, Fault, MissingFile, UnfinishedFile
+from contract.options import ConfigError, Fault, MissingFile, UnfinishedFile, did_you_mean
 from env.data.prompts import PromptError
 from env.data.rows import Row, chat_of_text, column_of, is_chat, read_rows
 from trainer.config import data_sets, model_files, unusual
@@ -283,7 +283,8 @@ def data_faults(flags: StageFlags, flag: str, name: str) -> Iterator[Fault]:
         has = f"It has {', '.join(row.fields)}"
         chat = own == "--output_key" and is_chat(_read(row.fields.get(wanted["--input_key"])))
         hint = "; --output_key none takes the last message as the answer" if chat else ""
-        yield Fault(own, column, f"{name} has no such column", has + hint)
+        near = did_you_mean(column, row.fields, begin="; ")
+        yield Fault(own, column, f"{name} has no such column", has + (hint or near))
     if not lacking:
         yield from _value_faults(flags, row)
 
@@ -311,11 +312,13 @@ def _read(value: Any) -> Any:
 
 def _value_faults(flags: StageFlags, row: Row) -> Iterator[Fault]:
     """Yield the faults of a row's values."""
-    try:
-        values = {own: _read(row.value(column)) for own, column in columns(flags).items()}
-    except PromptError as error:
-        yield Fault("--dataset", "", str(error), "Correct the row")
-        return
+    values: dict[str, Any] = {}
+    for own, column in columns(flags).items():
+        try:
+            values[own] = _read(row.value(column))
+        except PromptError as error:
+            yield Fault(own, "", str(error), "Correct the flag or the row")
+            return
     margin = values.pop("--margin_loss", 0)
     if isinstance(margin, bool) or not isinstance(margin, int | float):
         remedy = f"Make the column {MARGIN} a number"

@@ -299,6 +299,15 @@ CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "1"}]
             (),
             "train.jsonl has 'problem', 'extra_info.gold.value', 'extra_info.level'",
         ),
+        *(
+            (
+                {"problem": "a", "extra_info": {"gold": {"value": "1"}, "level": 2}},
+                (*before, flag, "extra_info.gold.valeu"),
+                f"{flag} extra_info.gold.valeu: no such column. train.jsonl has 'problem', "
+                "'extra_info.gold.value', 'extra_info.level'; did you mean extra_info.gold.value?",
+            )
+            for before, flag in (((), "--label-key"), ((), "--input-key"))
+        ),
     ],
 )
 def test_the_answers_are_in_no_column_of_prompts_and_parts_of_columns_are_listed(

@@ -308,6 +308,23 @@ def test_a_missing_column_is_named_with_the_columns_that_exist(
     assert "did you mean 'answer'?" in message
 
 
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("extra.gold.valeu", "; 'extra.gold' has: 'value'; did you mean 'extra.gold.value'?"),
+        ("extra.glod.value", "; 'extra' has: 'gold', 'level'; did you mean 'extra.gold'?"),
+        ("extra.level.value", "; 'extra.level' has: none"),
+    ],
+)
+def test_a_missing_part_of_a_column_is_named_with_the_parts_that_exist(
+    tmp_path: Path, key: str, says: str
+) -> None:
+    row = {"question": "a", "extra": {"gold": {"value": "1"}, "level": 2}}
+    path = write_jsonl(tmp_path / "p.jsonl", [row])
+    message = refusal(path, label_key=key)
+    assert message == f"{path}:1: the key '{key}' is missing{says}"
+
+
 def test_a_saved_data_set_without_a_training_split_offers_its_splits(tmp_path: Path) -> None:
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["validation", "test"]}')
     message = refusal(tmp_path)

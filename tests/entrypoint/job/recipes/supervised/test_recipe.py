@@ -125,6 +125,11 @@ def test_a_checkpoint_of_zero_needs_as_many_ranks() -> None:
         ((*SFT, "--run_dir", "/elsewhere"), "which counts. Set ROLLCALL_RUN_DIR"),
         ((*SFT, "--learning_rate", "x"), "--learning_rate: must be a number"),
         ((*SFT, "--input_key", "question"), "rows.jsonl has no such column"),
+        ((*SFT, "--input_key", "pormpt"), "did you mean prompt?"),
+        (
+            (*SFT, "--input_key", "prompt.text"),
+            "--input_key: rows.jsonl:1: the key 'prompt.text' is",
+        ),
         (("sft", "--pretrain", "/no", *SFT[3:]), "--pretrain: no model there"),
     ],
 )
