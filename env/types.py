@@ -25,10 +25,15 @@ def finite(value: object) -> float | None:
     if isinstance(value, str | bytes | bytearray):
         return None
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = _float(value)
     except (ArithmeticError, TypeError, ValueError, RuntimeError):
         return None
     return number if math.isfinite(number) else None
+
+
+def _float(value: Any) -> float:
+    """Return a number of Python or numpy, or what an array or tensor of one number holds."""
+    return float(value.item() if getattr(value, "shape", ()) else value)
 
 
 def no_number(value: object) -> str:
@@ -126,9 +131,9 @@ class Score:
         """
         _check_numbers(self.reward, self.metrics)
         try:
-            metrics = {str(name): float(value) for name, value in self.metrics.items()}
-            parts = tuple(RewardPart(float(part[0]), float(part[1])) for part in self.parts)
-            return replace(self, reward=float(self.reward), metrics=metrics, parts=parts)
+            metrics = {str(name): _float(value) for name, value in self.metrics.items()}
+            parts = tuple(RewardPart(_float(part[0]), _float(part[1])) for part in self.parts)
+            return replace(self, reward=_float(self.reward), metrics=metrics, parts=parts)
         except OverflowError as error:
             raise ValueError(str(error)) from None
 

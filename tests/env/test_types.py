@@ -48,6 +48,7 @@ HUGE = 10**400
         ({"a": 1}, None),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_a_number_is_finite_or_none(value: Any, number: float | None) -> None:
     found = finite(value)
     assert found == number
