@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from contract.run_dir import RunFiles
+from contract.run_dir import JOB_ENTRY, RunFiles
 from entrypoint.commands import node_shell
 from entrypoint.commands.named_run import GIVE_A_RUN, meant
 from entrypoint.config.read import misspelt_to_ask
@@ -55,7 +55,6 @@ def instead_of(environ: Mapping[str, str]) -> Path | None:
 def in_working_dir() -> Path | None:
     """Return the newest run of the working directory, and say which it is; None without one."""
     from entrypoint.run import run_list  # nearly all commands need none
-    from entrypoint.run.flight_record.run_end import ENTRY
 
     found: dict[Path, float] = {}
     for place in PLACES:
@@ -64,7 +63,7 @@ def in_working_dir() -> Path | None:
             runs = runs or [*run_list.find(place).values()]
         for run in runs:
             with suppress(OSError):
-                if not (run.root / ENTRY).exists():  # a submitted job is its cluster's
+                if not (run.root / JOB_ENTRY).exists():  # a submitted job is its cluster's
                     found[run.root] = run.journal.stat().st_mtime
     if not found:
         return None

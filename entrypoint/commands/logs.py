@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from contract.exit_codes import ExitCode
 from contract.files import stored_json
 from contract.options import did_you_mean
-from contract.run_dir import RunFiles
+from contract.run_dir import JOB_ENTRY, RunFiles
 from entrypoint.cluster.job_queue_protocol import which_job
 from entrypoint.commands.head_client import AwayError, NoAnswerError, NoRunError, ask, patiently
 from entrypoint.commands.log_part import Fold, Part, without_rays
@@ -79,7 +79,7 @@ class LogsHere:
         if not self.job:
             return end_of_run(self.settings) is not None
         try:
-            row = stored_json.json_object(self._run.root / jobs.ENTRY) or {}
+            row = stored_json.json_object(self._run.root / JOB_ENTRY) or {}
         except FileNotFoundError:
             raise self._absent(self.job) from None
         return row.get("ended") is not None

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from contract.files.os_errors import with_path
-from contract.run_dir import write_atomically
+from contract.run_dir import JOB_ENTRY, write_atomically
 
 log = logging.getLogger(__name__)
-
-ENTRY = "job.json"
 
 
 class JobState(StrEnum):
@@ -105,7 +103,7 @@ def number(job: str) -> int:
 
 def store(job: Job, directory: Path) -> None:
     """Write the job's entry below the directory of all jobs. Raises OSError."""
-    path = directory / job.id / ENTRY
+    path = directory / job.id / JOB_ENTRY
     row = asdict(replace(job, state=job.state if job.over else JobState.QUEUED))
     path.parent.mkdir(parents=True, exist_ok=True)  # a user may have deleted it
     write_atomically(path, json.dumps(row, indent=1) + "\n", mode=0o600)
@@ -114,7 +112,7 @@ def store(job: Job, directory: Path) -> None:
 def stored(directory: Path) -> list[Job]:
     """Return the jobs in the run directory, oldest first; a damaged entry is left out."""
     jobs = []
-    for path in directory.glob(f"job-*/{ENTRY}"):
+    for path in directory.glob(f"job-*/{JOB_ENTRY}"):
         with with_path(path):
             content = path.read_bytes()
         try:

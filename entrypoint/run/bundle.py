@@ -16,7 +16,7 @@ from contract.files import stored_json
 from contract.files.plain_files import open_plain
 from contract.journal_file.lines import event_of, line_of
 from contract.redaction import named_secrets, redact, redact_all, redact_known
-from contract.run_dir import RunFiles
+from contract.run_dir import JOB_ENTRY, RunFiles
 from entrypoint.run.errors import describe
 from entrypoint.run.token import READ_ONLY
 
@@ -102,7 +102,7 @@ def _files(run: RunFiles) -> Iterator[tuple[Path, int]]:
     yield from ((path, END_BYTES) for path in logs if not path.is_dir())
     yield run.metrics, END_BYTES
     for job in _newest_first(run.jobs.glob("*"))[:MOST_JOBS]:
-        yield job / "job.json", END_BYTES
+        yield job / JOB_ENTRY, END_BYTES
         yield from _files(RunFiles(job))
 
 

@@ -15,10 +15,9 @@ from typing import Any
 from contract.durations import counted, duration
 from contract.files import stored_json
 from contract.journal_file.index import landmarks
-from contract.run_dir import RunFiles
+from contract.run_dir import JOB_ENTRY, RunFiles
 from entrypoint.run import candidacy
 from entrypoint.run.candidacy import Candidates
-from entrypoint.run.flight_record.run_end import ENTRY
 from entrypoint.run.lease import SILENCE_SECONDS, look
 
 TAKES_SECONDS = 30.0
@@ -66,7 +65,7 @@ class Failover:
 
 def cluster_of(run: RunFiles) -> RunFiles:
     """Return the run directory that has the head's lease: of a submitted job, its cluster's."""
-    is_job = (run.root / ENTRY).is_file()
+    is_job = (run.root / JOB_ENTRY).is_file()
     return RunFiles(run.root.resolve().parents[1]) if is_job else run
 
 

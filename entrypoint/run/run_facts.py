@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import stored_json
-from contract.run_dir import RunFiles, name_of
-from entrypoint.run.flight_record.run_end import ENTRY
+from contract.run_dir import JOB_ENTRY, RunFiles, name_of
 
 MODEL_FLAGS = ("pretrain", "model_name_or_path", "model.path", "partial_pretrain")
 DATA_FLAGS = ("prompt_data", "prompt_dataset", "dataset", "dataset_name", "train_files")
@@ -64,7 +63,7 @@ def _name(run: RunFiles, row: Mapping[str, Any]) -> str:
 
     A submitted job that has not begun has the name that it was submitted with.
     """
-    entry = {} if row.get("name") else stored_json.json_object_or_empty(run.root / ENTRY)
+    entry = {} if row.get("name") else stored_json.json_object_or_empty(run.root / JOB_ENTRY)
     names = (row.get("name"), entry.get("name"), entry.get("stage"))
     return next((one for one in names if isinstance(one, str) and one), name_of(run.root))
 

@@ -22,13 +22,12 @@ from contract.journal import newest_finished
 from contract.journal_file.index import landmarks
 from contract.metrics.charts import title_of
 from contract.progress import Progress
-from contract.run_dir import RunFiles, name_of
+from contract.run_dir import JOB_ENTRY, RunFiles, name_of
 from entrypoint.run import errors, lost_head, run_attempts, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST, TRAINER_LOST
 from entrypoint.run.curves import Curves
 from entrypoint.run.flight_record import read_run, run_end, standalone
 from entrypoint.run.flight_record.record import RUNNING
-from entrypoint.run.flight_record.run_end import ENTRY
 from entrypoint.run.lease import SILENCE_SECONDS
 
 DEEPEST = 4
@@ -105,7 +104,7 @@ def _found(root: Path) -> Iterator[str]:
 def check(run: RunFiles) -> None:
     """Raises NotPlainError if a file that is shown of a run may be one from elsewhere."""
     plain = (run.journal, run.journal_index, run.metrics, run.samples, run.progress)
-    for path in (*plain, run.run, run.result, run.root / ENTRY):
+    for path in (*plain, run.run, run.result, run.root / JOB_ENTRY):
         with suppress(FileNotFoundError):
             open_plain(path).close()
     for directory in (run.logs, run.leases):
@@ -121,7 +120,7 @@ def state_of(run: RunFiles) -> tuple[str, str]:
         return end.outcome, end.sentence
     entry = {}
     with suppress(FileNotFoundError):
-        entry = stored_json.json_object(run.root / ENTRY) or {}
+        entry = stored_json.json_object(run.root / JOB_ENTRY) or {}
     if not run.journal.exists():
         return str(entry.get("state", "")), str(entry.get("sentence", ""))
     if not entry and (own := standalone.state_of(run)):
@@ -193,7 +192,7 @@ def _look(run: RunFiles) -> tuple[float, ...]:
     """Return how the files of a run look: its newest change first. 0 for a file that is absent."""
     own = RunFiles(Path())
     found = []
-    for path in (own.journal, own.metrics, own.progress, own.run, ENTRY):
+    for path in (own.journal, own.metrics, own.progress, own.run, JOB_ENTRY):
         try:
             is_now = os.lstat(f"{run.root}/{path}")  # of 1,000 runs: pathlib is slow
             found += [is_now.st_mtime, is_now.st_size]
@@ -213,7 +212,7 @@ def _row(name: str, run: RunFiles) -> RunRow:
     is_over = state not in (RUNNING, HEAD_LOST, TRAINER_LOST) and events
     newest = events[-1]["at"] if events else ""
     starts = [event["details"] for event in events if event["kind"] == "start"]
-    is_to_resume = state in TO_RESUME and starts and not (run.root / ENTRY).exists()
+    is_to_resume = state in TO_RESUME and starts and not (run.root / JOB_ENTRY).exists()
     return RunRow(
         id=name,
         name=facts["name"],

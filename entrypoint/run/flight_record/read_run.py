@@ -15,7 +15,7 @@ from contract.journal import NO_REWARD, read_events
 from contract.journal_file.index import landmarks
 from contract.metrics.charts import title_of
 from contract.redaction import redact
-from contract.run_dir import RunFiles
+from contract.run_dir import JOB_ENTRY, RunFiles
 from entrypoint.run import run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST
 from entrypoint.run.curves import Best, Curves, Points
@@ -26,7 +26,7 @@ from entrypoint.run.flight_record.record import (
     NothingToReportError,
     from_journal,
 )
-from entrypoint.run.flight_record.run_end import ENTRY, Ended
+from entrypoint.run.flight_record.run_end import Ended
 from entrypoint.run.flight_record.time_accounting import GOES_BACK, UNTOLD
 from entrypoint.run.lease import HEARTBEAT_SECONDS, SILENCE_SECONDS
 from entrypoint.run.lost_head import all_of, cluster_of
@@ -150,7 +150,7 @@ def pipelines(parts: Sequence[Part]) -> list[list[Part]]:
 
 def _entries(run: RunFiles) -> list[tuple[str, Row]]:
     found = []
-    for path in run.jobs.glob(f"job-*/{ENTRY}"):
+    for path in run.jobs.glob(f"job-*/{JOB_ENTRY}"):
         number, row = path.parent.name.removeprefix("job-"), stored_json.json_object(path)
         if row is not None and number.isdecimal():
             found.append((int(number), path.parent.name, row))

@@ -15,15 +15,13 @@ from contract.journal_file.index import landmarks
 from contract.launch import standalone
 from contract.manifest import checkpoint_path, newest_checkpoint, steps_on_disk
 from contract.progress import Progress, change
-from contract.run_dir import RunFiles
+from contract.run_dir import JOB_ENTRY, RunFiles
 from entrypoint.run import run_attempts, trained
 from entrypoint.run.failure_classes import FailureClass, evidence_of
 from entrypoint.run.flight_record.remedies import OVER, WORKERS_TOO, remedy
 from entrypoint.run.flight_record.text import NO_STEP, dated
 from entrypoint.run.shown_path import shown
 
-ENTRY = "job.json"
-"""A submitted job's entry in the queue, in its run directory."""
 LABELS = {"cause": "cause", "place": "place", "to_do": "what to do", "log": "log"}
 """Field of an end that failed → its name for people."""
 
@@ -270,7 +268,7 @@ def _place(failure: Mapping[str, Any]) -> str:
 def _is_job_that_is_over(run: RunFiles) -> bool:
     """Whether this is a submitted job that no head goes on with. Raises OSError."""
     try:
-        entry = stored_json.json_object(run.root / ENTRY) or {}
+        entry = stored_json.json_object(run.root / JOB_ENTRY) or {}
     except FileNotFoundError:
         return False
     return entry.get("ended") is not None
