@@ -31,6 +31,8 @@ class Part(StrEnum):
 
 PART = re.compile(rf"rollcall: in (?P<part>{'|'.join(Part)}) (?P<count>[0-9]{{1,15}})$")
 """A sign of life: the part has begun, or goes on."""
+OF_TORCH = re.compile(r"\[rank\d+\]: ?")
+"""Prefix of each line of an exception that nothing has caught in a rank of torch.distributed."""
 ENDED_RANK = re.compile(r"^ranks? .* (?:ended with exit code|was ended by)\b")
 """The end of a rank that failed."""
 LONGEST_WORDS = 300

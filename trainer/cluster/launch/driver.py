@@ -21,7 +21,7 @@ from contract.exit_codes import ExitCode
 from contract.files.log_copy import Copy, lines_of
 from contract.launch import ranks
 from contract.launch.launcher_flags import Launch
-from contract.launch.log_lines import LONGEST_WORDS, ended_rank
+from contract.launch.log_lines import LONGEST_WORDS, OF_TORCH, ended_rank
 from contract.launch.programs import RESUME_CHECKPOINT
 from contract.launch.ranks import Meeting, RankProcess
 from contract.redaction import secret_texts
@@ -157,7 +157,9 @@ class RankOutput:
             print(f"{self._speaker()}{line}", flush=True)
             speaker = self._report.read(line) if self.process.by_launcher else ""
             if speaker is not None:
-                self._words[speaker].hear(line.removeprefix(speaker))
+                said = line.removeprefix(speaker)
+                of_torch = OF_TORCH.match(said)
+                self._words[speaker].hear(said[of_torch.end() :] if of_torch else said)
 
     def _speaker(self) -> str:
         """Return the prefix by which the evidence of a failure finds the node; none on the head."""

@@ -426,22 +426,31 @@ def test_an_error_that_the_users_own_line_raises_is_of_the_code(log: str, *, is_
     )
 
 
-def of_ranks(log: str, node: str, error: str) -> str:
-    """As the launch of ranks prints it: rank 1 fails, and a rank of torch after it."""
-    of_rank = "".join(f"(rank 1) {line}\n" for line in log.strip().splitlines())
-    at_peer = f"{tracebacks.HEADER}:{IN_LIBRARIES}RuntimeError: Connection closed by peer"
+def of_ranks(log: str, node: str, error: str, *, has_torch: bool = False) -> str:
+    """As the launch of ranks prints it: rank 1 fails, and a rank of torch after it.
+
+    `has_torch`: the ranks have a process group, and torch names them in each line of an error.
+    """
+    before, of_peer = ("[rank1]: ", "[rank0]: ") if has_torch else ("", "")
+    of_rank = "".join(f"(rank 1) {before}{line}\n" for line in log.strip().splitlines())
+    of_other = f"{tracebacks.HEADER}:{IN_LIBRARIES}RuntimeError: Connection closed by peer"
+    at_peer = "\n".join(f"{of_peer}{line}" for line in of_other.splitlines())
     words = error[:LONGEST_WORDS]
     end = f"{ended_rank('rank 1', node, '1')}: {words} (log: /nfs/store/attempt-1-rank-1.log)"
     return f"{of_rank}{at_peer}\n{end}"
 
 
+@pytest.mark.parametrize("has_torch", [False, True])
 @pytest.mark.parametrize(
     "error", ["KeyError: 'label'", "RuntimeError: boom", "ValueError: [" + "1, " * 200]
 )
-def test_the_end_of_a_rank_has_the_place_of_the_error_that_it_repeats(error: str) -> None:
+def test_the_end_of_a_rank_has_the_place_of_the_error_that_it_repeats(
+    error: str, *, has_torch: bool
+) -> None:
     log = OF_A_CHECK.replace("RuntimeError: boom", error)
     results = [
-        result_of({"log": of_ranks(log, node, error), "exit_code": 70}) for node in ("w1", "head")
+        result_of({"log": of_ranks(log, node, error, has_torch=has_torch), "exit_code": 70})
+        for node in ("w1", "head")
     ]
     assert [classify(result) for result in results] == [F.CODE, F.CODE]
     reasons = [explain(result, F.CODE) for result in results]

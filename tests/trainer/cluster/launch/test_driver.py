@@ -84,11 +84,19 @@ def test_the_ranks_of_two_nodes_reduce_over_gloo_and_each_has_a_log(
     assert "\n(rank 3, ip=127.0.0.1) the sum is" in printed
 
 
+OF_TORCH = (
+    "import torch.distributed as d; "
+    'd.init_process_group("gloo", rank=0, world_size=1, store=d.HashStore())'
+)
+"""After it, torch puts `[rank0]: ` before each line of an error that nothing has caught."""
+
+
 @pytest.mark.parametrize(
     ("fails", "error"),
     [
         ('raise ValueError("no such column")', "ValueError: no such column"),
         ('print("a.py: error: no model"); print("loading"); sys.exit(1)', "a.py: error: no model"),
+        (f'{OF_TORCH}; {{}}["lr"]', "KeyError: 'lr'"),
     ],
 )
 def test_a_rank_that_fails_ends_all_others_and_is_named_with_its_error(
