@@ -81,7 +81,7 @@ class EvidenceLog:
         said = self._said(speaker, text)
         is_new = self._read_relayed(said) if speaker else self._read_own(said)
         failure = self._hint(line) or _failure_in(said.text)
-        ends_rank = said.part is Part.ERROR and _ends_rank(speaker, said.text)
+        ends_rank = self._ends_rank(speaker, said)
         if not (is_new or failure or ends_rank):
             return
         step = self._step_now()
@@ -99,6 +99,17 @@ class EvidenceLog:
                     ends_rank=ends_rank,
                 )
             )
+
+    def _ends_rank(self, speaker: str, said: Line) -> bool:
+        """Return whether a rank ends by this error, and its peers did not cause it.
+
+        torch's hook prints it, or the launch repeats it when the rank has ended.
+        """
+        if said.part is Part.ERROR:
+            return bool(RANK.match(speaker)) and not OF_PEERS.search(said.text)
+        of_rank = ERROR_OF_RANK.match(said.text[: LONGEST_LINE + LONGEST_WORDS])
+        error = of_rank["error"] if of_rank else ""
+        return error in self._raised and not OF_PEERS.search(error)
 
     def _said(self, speaker: str, text: str) -> Line:
         """Return the line as part of the traceback that this process prints, if any."""
@@ -191,11 +202,6 @@ def _own(text: str) -> str:
     """Return what a line of the driver says of its end; "" if a tracker or Ray has printed it."""
     # Cut first: the time of the search grows with the square of a word's length.
     return "" if text.startswith(NOT_OWN) else text[:LONGEST_LINE]
-
-
-def _ends_rank(speaker: str, error: str) -> bool:
-    """Whether torch's hook has printed an error that ends a rank, and its peers did not cause."""
-    return bool(RANK.match(speaker)) and not OF_PEERS.search(error)
 
 
 def _counts(found: Evidence, step: int) -> bool:

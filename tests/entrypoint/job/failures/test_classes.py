@@ -433,7 +433,9 @@ def of_ranks(log: str, node: str, error: str, *, has_torch: bool = False) -> str
     """
     before, of_peer = ("[rank1]: ", "[rank0]: ") if has_torch else ("", "")
     of_rank = "".join(f"(rank 1) {before}{line}\n" for line in log.strip().splitlines())
-    of_other = f"{tracebacks.HEADER}:{IN_LIBRARIES}RuntimeError: Connection closed by peer"
+    of_gloo = "[/pytorch/gloo/transport/tcp/pair.cc:553] " if has_torch else ""
+    lost = f"RuntimeError: {of_gloo}Connection closed by peer [192.0.2.2]:53121"
+    of_other = f"{tracebacks.HEADER}:{IN_LIBRARIES}{lost}"
     at_peer = "\n".join(f"{of_peer}{line}" for line in of_other.splitlines())
     words = error[:LONGEST_WORDS]
     end = f"{ended_rank('rank 1', node, '1')}: {words} (log: /nfs/store/attempt-1-rank-1.log)"
