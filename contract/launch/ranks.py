@@ -163,6 +163,11 @@ def _once_a_node(launch: Launch) -> bool:
     return launch.accelerate is not None and "--cpu" not in launch.accelerate
 
 
+def chooses_mode(accelerate: Sequence[str]) -> bool:
+    """Return whether flags of `accelerate launch` say how it starts processes."""
+    return any(word.replace("_", "-").startswith(MODES) for word in accelerate)
+
+
 def _threads(given: str | None, processes: int) -> dict[str, str]:
     """As torchrun: one thread for each of several processes of a node, unless the user says."""
     if given is not None:
@@ -185,10 +190,9 @@ def _of_accelerate(
     """`machine`: its number, and how many there are; `ranks`: the first, and how many."""
     (index, machines), (first, count) = machine, ranks
     given = launch.accelerate or ()
-    chosen = any(word.replace("_", "-").startswith(MODES) for word in given)
     several = machines * count > 1
     ours = (
-        *(() if chosen or not several else ("--multi_gpu",)),
+        *(() if chooses_mode(given) or not several else ("--multi_gpu",)),
         *("--num_machines", str(machines), "--machine_rank", str(index)),
         *("--num_processes", str(machines * count), "--same_network"),
         *("--main_process_ip", env["MASTER_ADDR"], "--main_process_port", env["MASTER_PORT"]),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from contract.files import yaml_text
 from contract.launch import front_ends, ranks
 from contract.launch.launcher_flags import (
     PYTHON,
@@ -30,6 +31,9 @@ NO_JOB = (
     "`rollcall up --`, or in ROLLCALL_JOB, such as `train.py --lr 1e-5`"
 )
 THREADS = "OMP_NUM_THREADS"
+DEFAULT_FILE = Path("accelerate/default_config.yaml")
+"""What `accelerate config` writes, below Hugging Face's directory."""
+PLAIN_MODES = ("NO", "FALSE", "MULTI_")  # YAML reads NO without quotes as false
 
 
 class TorchRun(AnyCommand):
@@ -57,7 +61,8 @@ class TorchRun(AnyCommand):
         return [*(sentence for sentence in found if sentence), *files, *resume_faults(settings)]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
-        return parse(settings.job).warnings
+        launch = parse(settings.job)
+        return [*launch.warnings, *_warnings_of_default_file(settings, launch)]
 
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         try:
@@ -91,6 +96,30 @@ def _no_python(settings: Settings, launch: Launch) -> str:
         f"a launcher without its path, which runs with {sys.executable}",
         Path(launch.python),
     )
+
+
+def _warnings_of_default_file(settings: Settings, launch: Launch) -> Iterator[str]:
+    """Yield a warning if `accelerate config` chose a mode that the launch does not take over.
+
+    accelerate's launcher reads its default file, but its mode only if no flag says one. On several
+    GPUs Rollcall says `--multi_gpu`, for the nodes need not have the head's file.
+    """
+    words = launch.accelerate
+    if words is None or "--cpu" in words or ranks.chooses_mode(words):
+        return
+    variables = {**settings.environ, **settings.runtime_env.get("env_vars", {})}
+    cache = Path(variables.get("XDG_CACHE_HOME") or "~/.cache")
+    file = Path(variables.get("HF_HOME") or cache / "huggingface").expanduser() / DEFAULT_FILE
+    try:
+        row = yaml_text.parsed(file.read_text())
+    except (OSError, ValueError):
+        return
+    mode = row.get("distributed_type") if isinstance(row, dict) else None
+    if mode is not None and not str(mode).upper().startswith(PLAIN_MODES):
+        yield (
+            f"accelerate launch: {file} chooses {mode}, which counts only if the command names the "
+            f"file: add --config_file {file}, and put it on each node"
+        )
 
 
 def _no_script(settings: Settings, launch: Launch) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,31 @@ def test_nodes_that_have_too_few_gpus_cannot_hold_the_job() -> None:
     (lacking,) = RECIPE.placed(given, [NodeResources(name="gn11", gpus=8), small]).lacking
     assert lacking.startswith("gn12 has 4 GPUs")
     assert RECIPE.placed(settings("train.py"), [small]).lacking == ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "is_told"),
+    [
+        ("FSDP", (), True),
+        ("DEEPSPEED", ("--num_processes", "2"), True),
+        ("FSDP", ("--config_file", "other.yaml"), False),
+        ("FSDP", ("--use_deepspeed",), False),
+        ("FSDP", ("--cpu",), False),
+        ("MULTI_GPU", (), False),
+        ("'NO'", (), False),
+        ("NO", (), False),
+        ("{", (), False),
+    ],
+)
+def test_the_mode_of_accelerates_default_file_is_not_dropped_without_a_word(
+    tmp_path: Path, mode: str, flags: Sequence[str], *, is_told: bool
+) -> None:
+    file = tmp_path / "accelerate/default_config.yaml"
+    file.parent.mkdir()
+    file.write_text(f"compute_environment: LOCAL_MACHINE\ndistributed_type: {mode}\n")
+    given = settings("accelerate", "launch", *flags, "train.py", HF_HOME=str(tmp_path))
+    said = [one for one in RECIPE.warnings(given) if "--config_file" in one]
+    assert [f"{file} chooses {mode}, " in one for one in said] == [True] * is_told
 
 
 def test_plan_says_both_what_has_no_effect_and_what_does_not_fit() -> None:
