@@ -7,8 +7,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-Look = Callable[[ast.Name], ast.expr]
-"""What a name stands for; the name itself if that is not clear."""
+Look = Callable[[ast.Name | ast.Attribute], ast.expr]
+"""What a name, or a name's attribute, stands for; itself if that is not clear."""
 MOST_DEPTH = 20
 """Expressions and names inside each other, which may name themselves."""
 MOST_EXPONENT = 64
@@ -41,7 +41,7 @@ def _value(node: ast.expr, look: Look, depth: int) -> int | float | str | None:
     """Return the value of an expression; None if it is not of constants alone."""
     if depth == 0:
         return None
-    if isinstance(node, ast.Name):
+    if isinstance(node, ast.Name | ast.Attribute):
         found = look(node)
         return None if found is node else _value(found, look, depth - 1)
     if isinstance(node, ast.Constant):

@@ -6,7 +6,7 @@ Each argument is taken over, or a sentence says that it is not, and what to give
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from trainer.config.translate import script_objects as objects
@@ -66,7 +66,16 @@ def with_script(command: Command) -> Command:
         f"{TRL.name}: what the script does with it is not taken over"
         for name, one in own.items()
     ]
-    typed = {name: texts for name, texts in command.given.items() if name not in own}
+    options = script.source.options
+    flags = [name for name in command.given if name in options.flags and not TRL.of(name)]
+    script.absent += [
+        f"{name}={' '.join(command.given[name])}: an option of the script's own: what the script "
+        "does with it is not taken over"
+        for name in flags
+        if options.flags[name] not in options.used
+    ]
+    taken = {*own, *flags}
+    typed = {name: texts for name, texts in command.given.items() if name not in taken}
     return replace(
         command,
         given={**script.given, **typed},
@@ -81,9 +90,9 @@ def with_script(command: Command) -> Command:
 class _Script:
     """What a script gives by constants, and a sentence on each argument that is none."""
 
-    def __init__(self, file: str, typed: Collection[str]) -> None:
+    def __init__(self, file: str, typed: Mapping[str, tuple[str, ...]]) -> None:
         self.file, self.typed = file, typed
-        self.source = Source(file)
+        self.source = Source(file, typed)
         self.given: dict[str, tuple[str, ...]] = {}
         self.untold: list[str] = []
         self.unread: dict[str, str] = {}

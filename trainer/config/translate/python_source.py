@@ -6,10 +6,11 @@ A name stands for its value if the script assigns it once, and changes it nowher
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from trainer.config.translate.python_arithmetic import computed
+from trainer.config.translate.script_options import Options
 
 MOST_SHOWN = 60
 """Characters of an argument in a sentence."""
@@ -22,13 +23,15 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Source:
     """A script's syntax; that of an empty one if it is not here, or is no Python."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, typed: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        """`typed`: the flags behind the script, of which its own options have their values."""
         self.file = file
         try:
             self.tree = ast.parse(Path(file).read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError):
             self.tree = ast.Module([], [])
         self.nodes = [*ast.walk(self.tree)]
+        self.options = Options(self.nodes, typed or {})
         self.imports = {
             alias.asname or alias.name: f"{'.' * one.level}{one.module or ''}.{alias.name}"
             for one in self.nodes
@@ -59,11 +62,15 @@ class Source:
         return [one for one in self.nodes if isinstance(one, ast.Call) and named(one.func) in names]
 
     def resolved(self, node: ast.expr) -> ast.expr:
-        """Return what a name stands for, and arithmetic on constants as its value.
+        """Return what a name or an option stands for, and arithmetic on constants as its value.
 
         Anything else is returned as it is.
         """
-        return computed(self._bound(node) if isinstance(node, ast.Name) else node, self._bound)
+        found = self._bound(node) if isinstance(node, ast.Name) else node
+        return computed(self.options.value(found), self._look)
+
+    def _look(self, node: ast.Name | ast.Attribute) -> ast.expr:
+        return self._bound(node) if isinstance(node, ast.Name) else self.options.value(node)
 
     def _bound(self, node: ast.Name) -> ast.expr:
         """Return what a name stands for; the name itself if that is not clear."""

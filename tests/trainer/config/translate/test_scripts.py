@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -273,3 +274,68 @@ def test_deepspeed_s_own_file_is_read_and_one_that_is_not_here_counts_by_its_nam
     _, out, err = run(capsys, "--", *TRL.split(), "--deepspeed", "away/zero2.json")
     assert flags(out)["--zero_stage"] == ["2"]
     assert "deepspeed=away/zero2.json: the file is not here, so its name alone counts" in err
+
+
+PARSED = """\
+import argparse
+from trl import GRPOConfig, GRPOTrainer
+
+def parse_args():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--lr", "--learning-rate", type=float, default=1e-6)
+    parser.add_argument("-g", "--gens-per-prompt", dest="gens", type=int, default=8)
+    parser.add_argument("--beta", type=float)
+    parser.add_argument("--no-checks", action="store_false", dest="checks")
+    parser.add_argument("--top-p", type=float, default=os.environ.get("TOP_P"))
+    parser.add_argument("--temperature", type=float, default=0.5)
+    parser.add_argument("--tag", default="p")
+    return parser.parse_args()
+
+def main(args):
+    args.temperature = schedule(args.temperature)
+    config = GRPOConfig("o", learning_rate=args.lr, num_generations=args.gens, beta=args.beta,
+                        per_device_train_batch_size=args.gens * 2, top_p=args.top_p,
+                        gradient_checkpointing=args.checks, temperature=args.temperature)
+    GRPOTrainer(args.model, "r/m", config).train()
+
+main(parse_args())
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "has"),
+    [
+        ((), {"--actor_learning_rate": "1e-06", "--n_samples_per_prompt": "8"}),
+        (("--lr", "2e-5"), {"--actor_learning_rate": "2e-05", "--n_samples_per_prompt": "8"}),
+        (
+            ("--gens-per-prompt", "4", "--lr=3e-5"),
+            {"--n_samples_per_prompt": "4", "--train_batch_size": "8"},
+        ),
+    ],
+)
+def test_an_option_of_argparse_has_what_is_typed_or_its_default(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, typed: Sequence[str], has: dict[str, str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PARSED)
+    _, out, err = run(capsys, str(script), *typed)
+    ours = flags(out)
+    assert {name: " ".join(ours.get(name, [])) for name in has} == has
+    for left in ("top_p=args.top_p", "temperature=args.temperature", "model=args.model"):
+        assert f"{left} is not taken over" in err
+    assert "beta=None: the same as without it" in err
+    assert "lr: TRL" not in err
+    assert "--gradient_checkpointing" in out
+
+
+def test_an_option_that_only_the_script_uses_is_its_own_and_no_flag_of_trl(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PARSED)
+    _, out, err = run(capsys, str(script), "--tag", "mine", "--no-checks")
+    assert "tag=mine: an option of the script's own: what the script does with it" in err
+    assert "tag: TRL" not in err
+    assert "no-checks" not in err
+    assert "--gradient_checkpointing" not in out

@@ -1,0 +1,148 @@
+"""What a script's own options, by `argparse`, stand for: what is typed behind it, or the default.
+
+Nothing runs. An option counts if one `add_argument` names it, and the script sets it nowhere else.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+PARSES = ("parse_args", "parse_known_args")
+SWITCHES = {"store_true": (True, False), "store_false": (False, True)}
+"""An action → its value with the flag, and without it."""
+NUMBERS = ("int", "float")
+
+
+class Options:
+    """The options that a script adds, and the names that hold what was parsed."""
+
+    def __init__(self, nodes: Sequence[ast.AST], typed: Mapping[str, tuple[str, ...]]) -> None:
+        self.own: dict[str, ast.Call] = {}
+        """Name of an option, as the script reads it → the call that adds it."""
+        self.used: set[str] = set()
+        """The names of `own` whose value was asked for."""
+        self.flags: dict[str, str] = {}
+        """Each flag of an option, without its first hyphens → the option's name."""
+        self._parsed: set[str] = set()
+        calls = [one for one in nodes if isinstance(one, ast.Call)]
+        added = [(_name(call), call) for call in calls if _called(call) == "add_argument"]
+        names = [name for name, _ in added]
+        if any(_called(call) in PARSES for call in calls):
+            self._parsed = {*_holders(nodes)}
+            changed = {*_changed(nodes, self._parsed)}
+            self.own = {
+                name: call
+                for name, call in added
+                if name and names.count(name) == 1 and name not in changed
+            }
+        for name, call in self.own.items():
+            texts = (getattr(one, "value", None) for one in call.args)
+            flags = (one for one in texts if isinstance(one, str) and one.startswith("-"))
+            self.flags |= {flag.lstrip("-"): name for flag in flags}
+        self._typed = {
+            self.flags[flag]: texts for flag, texts in typed.items() if flag in self.flags
+        }
+
+    def value(self, node: ast.expr) -> ast.expr:
+        """Return the value of `args.NAME`; the node itself if it is no option, or not known."""
+        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+            return node
+        call = self.own.get(node.attr)
+        if call is None or node.value.id not in self._parsed:
+            return node
+        value = _value(call, self._typed.get(node.attr))
+        if value is None:
+            return node
+        self.used.add(node.attr)
+        return value
+
+
+def _called(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def _changed(nodes: Sequence[ast.AST], parsed: Collection[str]) -> Iterator[str | None]:
+    """Yield the options whose value, or whose default, the script sets by itself."""
+    for one in nodes:
+        if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
+            if getattr(one.value, "id", "") in parsed:
+                yield one.attr
+        elif isinstance(one, ast.Call) and _called(one) == "set_defaults":
+            yield from (key.arg for key in one.keywords)
+
+
+def _keywords(call: ast.Call) -> dict[str | None, ast.expr]:
+    return {one.arg: one.value for one in call.keywords}
+
+
+def _name(call: ast.Call) -> str:
+    """Return the name by which the script reads an option; "" if it is not written as a text."""
+    dest = _keywords(call).get("dest")
+    given = [one.value for one in ([dest] if dest else call.args) if isinstance(one, ast.Constant)]
+    texts = [one for one in given if isinstance(one, str)]
+    long = next((one for one in texts if one.startswith("--")), next(iter(texts), ""))
+    return long.lstrip("-").replace("-", "_")
+
+
+def _holders(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield the names that what was parsed is given, also as a parameter of a function."""
+    makers = {
+        *PARSES,
+        *(
+            one.name
+            for one in nodes
+            if isinstance(one, ast.FunctionDef)
+            and any(isinstance(part, ast.Return) and _parses(part.value) for part in ast.walk(one))
+        ),
+    }
+    found: set[str] = set()
+    for one in nodes:
+        if isinstance(one, ast.Assign) and _parses(one.value, makers):
+            for to in one.targets:
+                first = to.elts[0] if isinstance(to, ast.Tuple) and to.elts else to
+                found.add(getattr(first, "id", ""))
+    yield from found - {""}
+    functions = {one.name: one.args.args for one in nodes if isinstance(one, ast.FunctionDef)}
+    for call in (one for one in nodes if isinstance(one, ast.Call)):
+        for parameter, given in zip(functions.get(_called(call), ()), call.args, strict=False):
+            if _parses(given, makers) or getattr(given, "id", "") in found:
+                yield parameter.arg
+
+
+def _parses(node: ast.AST | None, makers: Collection[str] = PARSES) -> bool:
+    return isinstance(node, ast.Call) and _called(node) in makers
+
+
+def _value(call: ast.Call, typed: tuple[str, ...] | None) -> ast.expr | None:
+    """Return an option's value as an expression; None if it must be given, and was not."""
+    words = _keywords(call)
+    action = getattr(words.get("action"), "value", None)
+    if action in SWITCHES:
+        given, without = SWITCHES[action]
+        return ast.Constant(without if typed is None else given)
+    if typed is None:
+        is_flag = "required" not in words and _is_dashed(call)
+        return words.get("default", ast.Constant(None) if is_flag else None)
+    is_number = getattr(words.get("type"), "id", "") in NUMBERS
+    values = [_typed_value(text, is_number=is_number) for text in typed]
+    if "nargs" in words:
+        return ast.List(elts=values, ctx=ast.Load())
+    return values[0] if len(values) == 1 else None
+
+
+def _is_dashed(call: ast.Call) -> bool:
+    return any(str(getattr(one, "value", "")).startswith("-") for one in call.args)
+
+
+def _typed_value(text: str, *, is_number: bool) -> ast.expr:
+    if not is_number:
+        return ast.Constant(text)
+    try:
+        return ast.Constant(int(text))
+    except ValueError:
+        pass
+    try:
+        return ast.Constant(float(text))
+    except ValueError:
+        return ast.Constant(text)
