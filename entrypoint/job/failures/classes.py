@@ -1,4 +1,4 @@
-"""Pure: classifies the end of an attempt."""
+"""Classifies the end of an attempt. It looks at no more than which modules the user has."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import builtins
 import re
 import signal
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from contract.exit_codes import ExitCode
 from contract.launch.log_lines import ERROR_OF_RANK, KILLED_RANK
-from entrypoint.job.failures import error_lines
+from entrypoint.job.failures import error_lines, user_modules
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 
 
@@ -198,6 +197,8 @@ OF_OWN_CHECK = re.compile(r"((Runtime|Assertion|OS)Error|Exception)\b")
 """Errors that torch and others raise for any cause, but the user's own line for one of its own."""
 RAISED = re.compile(r"(?P<module>(?:\w+\.)*)(?P<name>[A-Z]\w*)(?::|$)")
 """An exception as a traceback has it: without a module, it is Python's or the program's own."""
+OF_SPAWNED = "__mp_main__."
+"""The program's own module, in a process that multiprocessing has spawned."""
 OF_TWO_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 """Of an object, in its own words: another one in each process."""
@@ -294,13 +295,13 @@ def _is_own_check(raised: str, place: str) -> bool:
 
 
 def _is_users(module: str, name: str, place: str) -> bool:
-    """Whether the user defines the exception: in the program itself, or in the file of the place.
+    """Whether the user defines the exception: in the program, or in a file of the user's.
 
     A traceback names no module for classes of the program and for Python's own.
     """
-    if module:
-        return module == f"{PurePath(place.rpartition(':')[0]).stem}."
-    return not hasattr(builtins, name)
+    if not module or module == OF_SPAWNED:
+        return not hasattr(builtins, name)
+    return user_modules.is_of_user(module.rstrip("."), place.rpartition(":")[0])
 
 
 def _seen_in(found: Evidence) -> Reason:
