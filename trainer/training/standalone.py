@@ -12,9 +12,10 @@ from pathlib import PurePath
 
 from contract.durations import counted
 from contract.exit_codes import ExitCode
+from contract.files import stored_json
 from contract.journal import EventSource, append_event, has_head, timestamp
 from contract.journal_file.index import landmarks
-from contract.launch.standalone import BY, TRAINER, alive
+from contract.launch.standalone import BY, TRAINER, alive, is_by_trainer
 from contract.options import ended
 from contract.progress import Progress, RunResult
 from contract.redaction import redact, redact_all, secret_texts
@@ -71,13 +72,25 @@ class _Record:
 
     def begin(self, words: Sequence[str], again: str) -> None:
         files = self.config.files
-        if not files.run.exists():
+        if not files.run.exists() or self._was_refused():
             self._identify(words)
         hidden = self._secrets
         resume = {"resume": redact(again, hidden)} if again else {}
         self._event("start", "The trainer starts, without a head.", **resume, **{BY: TRAINER})
         number = self._attempts() + 1
         self._event("attempt", f"Attempt {number} starts.", **{BY: TRAINER})
+
+    def _was_refused(self) -> bool:
+        """Return whether trainers alone were started here, the newest refused, without a step.
+
+        What such a run was asked for is nothing that this one has begun with.
+        """
+        files = self.config.files
+        code = stored_json.json_object_or_empty(files.result).get("exit_code")
+        told = Progress.read(files.progress)
+        if code != ExitCode.USAGE or (told and told.step):
+            return False
+        return all(map(is_by_trainer, landmarks(files.journal).events(["start"])))
 
     def _identify(self, words: Sequence[str]) -> None:
         """Write run.json with what is known without a head."""

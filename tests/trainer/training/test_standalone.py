@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.journal import read_events
+from contract.journal import EventSource, append_event, read_events
+from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.run import run_facts
 from entrypoint.run.flight_record import run_end
@@ -16,7 +17,7 @@ from entrypoint.run.run_list import state_of
 from tests.support.tiny_run import Tiny
 from trainer.cluster.stop import Stopped
 from trainer.training.standalone import recorded
-from trainer.types import TrainingError
+from trainer.types import TrainingError, UnfitModelError
 
 AGAIN = "python -m trainer --max_steps 1"
 
@@ -69,6 +70,41 @@ def test_a_second_start_is_another_attempt_and_keeps_what_the_run_began_with(
             assert run_end.read(run) is None
     assert json.loads(run.result.read_text())["attempts"] == 2
     assert run_facts.flags(run)["max_steps"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("error", "steps", "shown"),
+    [
+        (UnfitModelError("--pretrain: no linear layer"), 0, "2"),
+        (UnfitModelError("--pretrain: no linear layer"), 3, "1"),
+        (TrainingError("Step 1: the loss is NaN"), 0, "1"),
+    ],
+)
+def test_what_was_refused_before_a_step_is_nothing_that_the_next_run_began_with(
+    tiny: Tiny, run_dir: Path, error: Exception, steps: int, shown: str
+) -> None:
+    config, run = tiny.config(run_dir), RunFiles(run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if steps:
+        Progress(step=steps, total_steps=4).write(run.progress)
+    with pytest.raises(type(error)), recorded(config, ["--max_steps", "1"]):
+        raise error
+    assert run_facts.flags(run)["max_steps"] == "1", "the report of the refusal has its flags"
+    with recorded(config, ["--max_steps", "2"]):
+        assert run_facts.flags(run)["max_steps"] == shown
+
+
+def test_a_run_that_a_head_began_keeps_its_identity_after_a_refusal(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    config, run = tiny.config(run_dir), RunFiles(run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    run.run.write_text(known := json.dumps({"name": "ours", "run_id": "r1", "recipe": "builtin"}))
+    append_event(run.journal, "start", "The head starts.", {}, source=EventSource())
+    with pytest.raises(UnfitModelError), recorded(config, []):
+        raise UnfitModelError("--pretrain: no linear layer")
+    with recorded(config, ["--max_steps", "2"]):
+        assert run.run.read_text() == known
 
 
 def test_with_a_head_it_records_nothing(
