@@ -34,7 +34,7 @@ class Options:
             self.own = {
                 name: call
                 for name, call in added
-                if name and names.count(name) == 1 and name not in changed
+                if name and names.count(name) == 1 and not {name, None} & changed
             }
         for name, call in self.own.items():
             texts = (getattr(one, "value", None) for one in call.args)
@@ -63,13 +63,27 @@ def _called(call: ast.Call) -> str:
 
 
 def _changed(nodes: Sequence[ast.AST], parsed: Collection[str]) -> Iterator[str | None]:
-    """Yield the options whose value, or whose default, the script sets by itself."""
+    """Yield the options that the script sets by itself; None if it may set any."""
     for one in nodes:
         if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
             if getattr(one.value, "id", "") in parsed:
                 yield one.attr
         elif isinstance(one, ast.Call) and _called(one) == "set_defaults":
             yield from (key.arg for key in one.keywords)
+        elif isinstance(one, ast.Call) and _sets_any(one, parsed):
+            yield None
+
+
+def _sets_any(call: ast.Call, parsed: Collection[str]) -> bool:
+    """Whether a call may set options that are not named here, or parses words of its own."""
+    of = getattr(call.func, "value", None)
+    match _called(call), of:
+        case "setattr", _:
+            return bool(call.args) and getattr(call.args[0], "id", "") in parsed
+        case "update", ast.Call():
+            return _called(of) == "vars"
+        case name, _:
+            return name in PARSES and bool(call.args)
 
 
 def _keywords(call: ast.Call) -> dict[str | None, ast.expr]:

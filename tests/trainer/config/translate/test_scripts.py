@@ -293,6 +293,7 @@ def parse_args():
     return parser.parse_args()
 
 def main(args):
+    print(vars(args))
     args.temperature = schedule(args.temperature)
     config = GRPOConfig("o", learning_rate=args.lr, num_generations=args.gens, beta=args.beta,
                         per_device_train_batch_size=args.gens * 2, top_p=args.top_p,
@@ -327,6 +328,21 @@ def test_an_option_of_argparse_has_what_is_typed_or_its_default(
     assert "beta=None: the same as without it" in err
     assert "lr: TRL" not in err
     assert "--gradient_checkpointing" in out
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["parser.set_defaults(**own)", "setattr(args, name, 1)", "vars(args).update(own)",
+     "parser.parse_args(own)"],
+)  # fmt: skip
+def test_no_option_is_read_where_the_script_may_set_any(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"{PARSED}{line}\n")
+    _, out, err = run(capsys, str(script))
+    assert "learning_rate=args.lr is not taken over" in err
+    assert "--actor_learning_rate" not in out
 
 
 def test_an_option_that_only_the_script_uses_is_its_own_and_no_flag_of_trl(
