@@ -33,7 +33,8 @@ def finite(value: object) -> float | None:
 
 def _float(value: Any) -> float:
     """Return a number of Python or numpy, or what an array or tensor of one number holds."""
-    return float(value.item() if getattr(value, "shape", ()) else value)
+    is_array = bool(getattr(value, "shape", ())) and hasattr(value, "item")
+    return float(value.item() if is_array else value)
 
 
 def no_number(value: object) -> str:

@@ -39,6 +39,7 @@ HUGE = 10**400
         (float("-inf"), None),
         (np.float32("inf"), None),
         (np.array([0.5, 1.0]), None),
+        pytest.param(memoryview(b"ab"), None, id="a shape without item()"),
         (torch.tensor([0.5, 1.0]), None),
         (1j, None),
         ("1", None),
