@@ -4,11 +4,12 @@ One model of a million parameters, 32 prompts x 8 completions, float32, both cor
 *Uniform*: every completion has 32 tokens; the floor is a bare generate, forward, backward, AdamW,
 and of PPO the reference and the critic besides. *Ragged*: a quarter of the limit of 128 in the
 mean, some at the limit. The builtin trainer runs as in a job: its own processes, Ray actors,
-metrics. TRL's PPO is that of the last release that has one. TRL runs with the fastest of its batch
-sizes (`--micros`, completions a pass; gradients are accumulated to one update), which short runs
-find before the rounds. Sides take turns, each round in another order; ratios are of medians of
-steady steps in one round, and the median of the rounds is reported. `products` is the time that the
-matrix products of the floor's step take at the cores' full rate.
+metrics. TRL's PPO is that of the last release that has one. Each side runs with its fastest size
+of a pass, which short runs find before the rounds: TRL's in completions (`--micros`), the builtin
+trainer's in tokens (`--budgets`); gradients are accumulated to one update. Sides take turns, each
+round in another order; ratios are of medians of steady steps in one round, and the median of the
+rounds is reported. `products` is the time that the matrix products of the floor's step take at the
+cores' full rate.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ from env.http.arguments import positive
 
 STEPS, WARM = 12, 4
 SWEEP_STEPS = WARM + 3
-"""Of a run that tries one of TRL's batch sizes."""
+"""Of a run that tries one size of a pass."""
 BATCH = shared.PROMPTS * shared.COMPLETIONS
 MICROS = (BATCH, BATCH // 2, BATCH // 4, BATCH // 8, BATCH // 16)
-FLOOR_TARGET, TRL_TARGET = 1.05, 2.0
+BUDGETS = (1500, 2700, 5400, 10800)
+"""Tokens a pass; the last takes a whole batch of either kind in one."""
+FLOOR_TARGET, TRL_TARGET = 1.03, 2.0
 THREADS = str(os.cpu_count() or 1)
+NICENESS = "0"
+"""Of Ray's workers. Ray makes them 15, and a busy machine then slows this side alone."""
 OLDER_TRL = Path(".peers/trl-ppo").absolute()
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "grpo": ("--advantage_estimator", "group_norm", "--init_kl_coef", "0"),
@@ -52,7 +57,7 @@ KINDS: tuple[Kind, ...] = ("uniform", "ragged")
 Row = dict[str, float]
 Sides = dict[str, Row]
 Sweep = dict[str, dict[int, float]]
-"""Of each side of TRL: seconds of a step by completions a pass."""
+"""Of each side: seconds of a step by the size of a pass."""
 
 
 def main() -> int:
@@ -61,13 +66,14 @@ def main() -> int:
     parser.add_argument(
         "--micros", type=positive, nargs="+", default=MICROS, choices=MICROS, metavar="N"
     )
+    parser.add_argument("--budgets", type=positive, nargs="+", default=BUDGETS, metavar="N")
     given = parser.parse_args()
     rounds, results, swept = range(given.rounds), {}, {}
     with tempfile.TemporaryDirectory(prefix="rc-step-") as directory:
         for kind in KINDS:
             root = Path(directory) / kind
             root.mkdir()
-            swept[kind] = sweep(root, kind, given.micros)
+            swept[kind] = sweep(root, kind, given.micros, given.budgets)
             best = {name: min(rows, key=rows.__getitem__) for name, rows in swept[kind].items()}
             results[kind] = [round_of(root / str(number), kind, number, best) for number in rounds]
     uniform, ragged = results["uniform"], results["ragged"]
@@ -92,7 +98,7 @@ def main() -> int:
             "ragged_trl_ppo_to_builtin": ratio(ragged, "trl ppo", "ppo"),
             "uniform": middle(uniform),
             "ragged": middle(ragged),
-            "trl_seconds_by_completions_a_pass": swept,
+            "seconds_by_size_of_a_pass": swept,
             "rounds": given.rounds,
             "threads": THREADS,
         },
@@ -101,11 +107,13 @@ def main() -> int:
     return 0 if ok else 1
 
 
-def sweep(root: Path, kind: Kind, micros: Sequence[int]) -> Sweep:
-    """Return the seconds of a step of TRL for each batch size: an opponent that somebody tuned."""
+def sweep(root: Path, kind: Kind, micros: Sequence[int], budgets: Sequence[int]) -> Sweep:
+    """Return the seconds of a step of each side by the size of a pass: all are tuned alike."""
     task = shared.write(root / "sweep", kind, SWEEP_STEPS)
     swept = {name: {micro: trl(name, task, micro)["step"] for micro in micros} for name in TRL}
-    print(f"{kind}, seconds of a step by completions a pass: {swept}", flush=True)
+    for name in ALGORITHMS:
+        swept[name] = {budget: builtin(task, name, budget)["step"] for budget in budgets}
+    print(f"{kind}, seconds of a step by the size of a pass: {swept}", flush=True)
     return swept
 
 
@@ -114,9 +122,9 @@ def round_of(root: Path, kind: Kind, number: int, best: dict[str, int]) -> Sides
     task = shared.write(root, kind, STEPS)
     ours = builtin_and_floor if kind == "uniform" else builtin
     sides = {
-        "grpo": partial(ours, task, "grpo"),
+        "grpo": partial(ours, task, "grpo", best["grpo"]),
         "trl grpo": partial(trl, "trl grpo", task, best["trl grpo"]),
-        "ppo": partial(ours, task, "ppo"),
+        "ppo": partial(ours, task, "ppo", best["ppo"]),
         "trl ppo": partial(trl, "trl ppo", task, best["trl ppo"]),
     }
     names = list(sides) if number % 2 == 0 else list(reversed(sides))
@@ -127,12 +135,12 @@ def round_of(root: Path, kind: Kind, number: int, best: dict[str, int]) -> Sides
     return rows
 
 
-def builtin_and_floor(task: Task, algorithm: str) -> Row:
+def builtin_and_floor(task: Task, algorithm: str, budget: int) -> Row:
     """The trainer, step by step in turns with the floor; `to_floor` is the median of the ratios."""
     task.waited.unlink(missing_ok=True)
     floor = threading.Thread(target=side, args=("floor", task, algorithm))
     floor.start()
-    steps = train(task, algorithm, task.reward_in_turns)
+    steps = train(task, algorithm, task.reward_in_turns, budget)
     floor.join()
     floors = json.loads((task.root / "floor.json").read_text())
     waits = [float(line) for line in task.waited.read_text().split()]
@@ -145,14 +153,14 @@ def builtin_and_floor(task: Task, algorithm: str) -> Row:
     return phases(steps) | shown | {"to_floor": round(statistics.median(ratios[WARM:]), 4)}
 
 
-def builtin(task: Task, algorithm: str) -> Row:
-    return phases(train(task, algorithm, task.reward))
+def builtin(task: Task, algorithm: str, budget: int) -> Row:
+    return phases(train(task, algorithm, task.reward, budget))
 
 
-def train(task: Task, algorithm: str, reward: Path) -> list[dict[str, Any]]:
+def train(task: Task, algorithm: str, reward: Path, budget: int) -> list[dict[str, Any]]:
     """Metrics of each step of the trainer, started as a user does, on a Ray of its own."""
     batch = str(BATCH)
-    run = task.root / f"run-{algorithm}"
+    run = task.root / f"run-{algorithm}-{budget}"
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as ray:
         started(
             [
@@ -162,13 +170,14 @@ def train(task: Task, algorithm: str, reward: Path) -> list[dict[str, Any]]:
                 *("--rollout_batch_size", str(shared.PROMPTS)),
                 *("--n_samples_per_prompt", str(shared.COMPLETIONS)),
                 *("--train_batch_size", batch, "--micro_rollout_batch_size", batch),
-                *("--use_dynamic_batch", "--train_max_tokens_per_gpu", "1500"),
+                *("--use_dynamic_batch", "--train_max_tokens_per_gpu", str(budget)),
                 *("--packing_samples", "--generate_max_len", str(task.longest)),
                 *("--max_steps", str(task.steps)),
                 *("--actor_learning_rate", str(shared.LEARNING_RATE)),
             ],
             task.root / f"{algorithm}.log",
             RAY_TMPDIR=ray,
+            RAY_worker_niceness=NICENESS,
         )
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [row for row in rows if "timing/step" in row]
