@@ -48,7 +48,7 @@ class Loaded:
     """The share of the model that each rank has."""
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(request.param, tmp_path_factory.mktemp(request.param))
 
@@ -79,15 +79,36 @@ def loaded(
     )
 
 
-@pytest.mark.parametrize("mixed_precision", [False, True])
+@pytest.mark.parametrize(
+    ("model", "mixed_precision"),
+    [
+        *(("qwen2", False), ("llama", True), ("gpt2", False), ("mixtral", True), ("gemma2", False)),
+        *(
+            pytest.param(*case, marks=pytest.mark.faults)
+            for case in (
+                *(("qwen2", True), ("llama", False), ("gpt2", True)),
+                *(("mixtral", False), ("gemma2", True)),
+            )
+        ),
+    ],
+    indirect=["model"],
+)
 def test_a_policy_is_what_it_is_where_it_is_loaded_whole(
     benches: Benches, model: Path, tmp_path: Path, mixed_precision: bool
 ) -> None:
     same(benches, "policy", model, tmp_path, mixed_precision)
 
 
-@pytest.mark.parametrize("mixed_precision", [False, True])
-@pytest.mark.parametrize("role", ["critic", "reference"])
+@pytest.mark.parametrize(
+    ("role", "mixed_precision"),
+    [
+        *(("critic", True), ("reference", False)),
+        *(
+            pytest.param(*case, marks=pytest.mark.faults)
+            for case in (("critic", False), ("reference", True))
+        ),
+    ],
+)
 def test_so_are_critic_and_reference(
     benches: Benches, tmp_path: Path, role: str, mixed_precision: bool
 ) -> None:

@@ -17,8 +17,16 @@ from trainer.workers.settings import LearnerSettings
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("adam_offload", [False, True])
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("stage", "adam_offload"),
+    [
+        *((1, True), (2, False), (3, False)),
+        *(
+            pytest.param(*case, marks=pytest.mark.faults)
+            for case in ((1, False), (2, True), (3, True))
+        ),
+    ],
+)
 def test_a_snapshot_sends_nothing_between_ranks(
     benches: Benches, model: Path, stage: int, adam_offload: bool
 ) -> None:
@@ -36,7 +44,7 @@ MOVES = [(2, 1), (4, 2), (1, 0), (2, 3), (2, 0), (4, 1), (1, 3), (4, 3), (1, 2),
     ("role", "changes"),
     [
         pytest.param("policy", {}, id="plain-policy"),
-        pytest.param("critic", {}, id="plain-critic"),
+        pytest.param("critic", {}, id="plain-critic", marks=pytest.mark.faults),
         pytest.param("policy", {"lora": ADAPTERS}, id="adapters"),
         pytest.param("critic", {"mixed_precision": True}, id="bf16"),
         pytest.param("policy", {"adam_offload": True}, id="offload"),

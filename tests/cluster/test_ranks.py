@@ -96,9 +96,12 @@ def policy_alone(benches: Benches, model: Path, tmp_path_factory: pytest.TempPat
 @pytest.mark.parametrize(
     ("count", "stage", "role"),
     [
-        *((1, 1, "policy"), (1, 3, "critic")),
-        *((2, 0, "policy"), (2, 1, "critic"), (2, 2, "policy"), (2, 3, "policy")),
-        *((4, 0, "critic"), (4, 1, "policy"), (4, 2, "critic"), (4, 3, "critic")),
+        *((1, 3, "critic"), (2, 1, "critic"), (2, 2, "policy"), (2, 3, "policy")),
+        *((4, 0, "critic"), (4, 3, "critic")),
+        *(
+            pytest.param(*case, marks=pytest.mark.faults)
+            for case in ((1, 1, "policy"), (2, 0, "policy"), (4, 1, "policy"), (4, 2, "critic"))
+        ),
     ],
 )
 def test_sharding_does_not_matter(
@@ -201,7 +204,19 @@ WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+COVERED = (
+    "optimizer on the CPU, stage 2",
+    "communication while computing, stage 3",
+    "several samples in a pass",
+    "adapters, stage 3",
+)
+"""Another way or test tries the same at another stage, or more at this one."""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=pytest.mark.faults) if way in COVERED else way for way in WAYS],
+)
 def test_a_way_to_train_changes_nothing_that_is_learned(
     benches: Benches, model: Path, policy_alone: Alone, tmp_path: Path, way: str
 ) -> None:
@@ -215,7 +230,11 @@ def test_a_way_to_train_changes_nothing_that_is_learned(
 
 
 @pytest.mark.parametrize(
-    ("stage", "grad_accum_dtype"), [(0, ""), (1, "fp32"), (2, ""), (2, "fp32"), (3, "fp32")]
+    ("stage", "grad_accum_dtype"),
+    [
+        *((1, "fp32"), (2, ""), (3, "fp32")),
+        *(pytest.param(*case, marks=pytest.mark.faults) for case in ((0, ""), (2, "fp32"))),
+    ],
 )
 def test_bf16_learns_what_one_rank_learns_in_bf16(
     benches: Benches,
@@ -241,7 +260,13 @@ def test_bf16_learns_what_one_rank_learns_in_bf16(
 
 @pytest.mark.parametrize(
     ("stage", "adapters"),
-    [(0, ADAPTERS), (1, LoRASettings()), (2, ADAPTERS), (3, LoRASettings()), (3, ADAPTERS)],
+    [
+        *((1, LoRASettings()), (2, ADAPTERS), (3, ADAPTERS)),
+        *(
+            pytest.param(*case, marks=pytest.mark.faults)
+            for case in ((0, ADAPTERS), (3, LoRASettings()))
+        ),
+    ],
 )
 def test_in_bf16_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
     benches: Benches, model: Path, stage: int, adapters: LoRASettings
@@ -287,7 +312,11 @@ def test_training_goes_on_at_another_number_of_ranks_and_another_stage(
 
 
 @pytest.mark.parametrize(
-    ("stage", "changes"), [(2, {}), (0, {"lora": ADAPTERS}), (2, {"mixed_precision": True})]
+    ("stage", "changes"),
+    [
+        *((0, {"lora": ADAPTERS}), (2, {"mixed_precision": True})),
+        pytest.param(2, {}, marks=pytest.mark.faults),
+    ],
 )
 def test_an_average_that_was_not_kept_begins_at_the_weights_that_are_restored(
     benches: Benches, model: Path, tmp_path: Path, changes: dict[str, Any], stage: int
@@ -310,7 +339,7 @@ def test_an_average_that_was_not_kept_begins_at_the_weights_that_are_restored(
         )
 
 
-@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.faults), 4])
 def test_sharded_weights_are_whole_where_they_leave(
     benches: Benches, model: Path, tmp_path: Path, count: int
 ) -> None:

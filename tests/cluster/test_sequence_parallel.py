@@ -92,11 +92,13 @@ def same(one: Lesson, other: Lesson) -> None:
 @pytest.mark.parametrize(
     ("kind", "role", "packing", "count"),
     [
-        ("qwen2", "policy", True, 2),
         ("qwen2", "policy", False, 4),
         ("qwen2", "critic", True, 4),
-        ("qwen3_moe", "policy", True, 4),
         ("qwen3_moe", "critic", False, 2),
+        *(
+            pytest.param(*case, marks=pytest.mark.faults)
+            for case in (("qwen2", "policy", True, 2), ("qwen3_moe", "policy", True, 4))
+        ),
     ],
 )
 def test_ranks_that_share_samples_learn_what_one_rank_learns(
@@ -143,7 +145,7 @@ WAYS: dict[str, tuple[str, int, Sharding, dict[str, Any]]] = {
 }
 
 
-SLOW = ("two groups of two, stage 3", "adapters, stage 3")
+SLOW = ("stage 1", "two groups of two, stage 3", "adapters, stage 3")
 
 
 @pytest.mark.parametrize(

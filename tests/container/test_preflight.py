@@ -23,7 +23,6 @@ ENOUGH = ("--shm-size=8g", "--pids-limit=-1")
 OF_THIS_MACHINE = {"host.nofile"}
 """What a container cannot be given more of than its host has."""
 TOKEN = "correct-horse-battery"
-STARTS = 20
 
 
 def examined(
@@ -111,11 +110,12 @@ def test_an_interface_that_leads_nowhere_is_found_beside_the_one_that_leads_to_t
     assert "set NCCL_SOCKET_IFNAME=eth0" in result["remedy"]
 
 
-def test_twenty_healthy_starts_give_no_alarm() -> None:
-    loop = f"for n in $(seq {STARTS}); do rollcall doctor --json | tr -d '\\n'; echo; done"
+@pytest.mark.parametrize("starts", [5, pytest.param(20, marks=pytest.mark.faults)])
+def test_healthy_starts_give_no_alarm(starts: int) -> None:
+    loop = f"for n in $(seq {starts}); do rollcall doctor --json | tr -d '\\n'; echo; done"
     done = run_once(*ENOUGH, IMAGE, "bash", "-c", loop, within=300)
     reports = [json.loads(line)["checks"] for line in done.stdout.splitlines()]
-    assert len(reports) == STARTS
+    assert len(reports) == starts
     for rows in reports:
         assert alarms({row["name"]: row for row in rows}) == set(), rows
 

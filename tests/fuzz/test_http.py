@@ -36,6 +36,8 @@ CHECKS = (
 )
 REQUESTS = max(4, CASES // 1000)
 """Of each operation."""
+IN_FAULTS = {"wrong", "operator", "submit"}
+"""Keys of a kind (none opens anything; a part is open; all) of which another one is not there."""
 LIMITS = {"maxLength", "maxItems", "maxProperties"}
 LEFT_OUT = "/v1/(events|token)$"
 """An answer without an end, and a change of the key of all other requests."""
@@ -47,6 +49,11 @@ KEYS: Mapping[str, str] = {
     "submit": run_token.for_submit(TOKEN),
     "token": TOKEN,
 }
+
+
+SERVICE_KEY = "the-key-of-all-services"
+PAIRS = {("reward", ""), ("retrieval", SERVICE_KEY)}
+"""In `make faults`; the others have each server and each key once."""
 
 
 def small(schema: Any) -> Any:
@@ -86,8 +93,13 @@ def job_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobHea
         yield head
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(k, marks=pytest.mark.faults if k in IN_FAULTS else pytest.mark.slow)
+        for k in KEYS
+    ],
+)
 def test_a_head_answers_as_it_says(job_head: JobHead, key: str) -> None:
     described = job_head.head.get("/v1/openapi.json").json()
     assert not faults(f"http://127.0.0.1:{job_head.head.port}", described, KEYS[key])
@@ -120,9 +132,16 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("key", ["", "the-key-of-all-services"])
-@pytest.mark.parametrize("name", service_descriptions.OF)
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        pytest.param(
+            name, key, marks=pytest.mark.faults if (name, key) in PAIRS else pytest.mark.slow
+        )
+        for name in service_descriptions.OF
+        for key in ("", SERVICE_KEY)
+    ],
+)
 def test_the_servers_of_rewards_and_passages_answer_as_their_protocols_say(
     index: Path, name: str, key: str
 ) -> None:
@@ -130,5 +149,5 @@ def test_the_servers_of_rewards_and_passages_answer_as_their_protocols_say(
         "reward": ("env.server", "--task", "arithmetic"),
         "retrieval": ("env.retrieval.server", "--index", str(index), "--host", "0.0.0.0"),
     }
-    with started(*argv[name], key="the-key-of-all-services") as url:
+    with started(*argv[name], key=SERVICE_KEY) as url:
         assert not faults(url, service_descriptions.OF[name], key)

@@ -33,7 +33,7 @@ def is_decoded(name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in ARCHITECTURES]
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.faults) for n in ARCHITECTURES]
 )
 def test_a_row_is_worth_the_same_in_each_situation(name: str, tmp_path: Path) -> None:
     found = differences(name, tmp_path)

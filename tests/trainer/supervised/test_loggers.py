@@ -152,10 +152,12 @@ def test_a_wandb_that_is_frozen_holds_the_end_of_a_stage_no_longer_than_its_limi
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "environ"),
-    [("log", {"WANDB_FINISH_TIMEOUT": "1"}), ("save", {"WANDB_LOG_MODEL": "checkpoint"})],
+    [
+        pytest.param("log", {"WANDB_FINISH_TIMEOUT": "1"}, marks=pytest.mark.slow),
+        pytest.param("save", {"WANDB_LOG_MODEL": "checkpoint"}, marks=pytest.mark.faults),
+    ],
 )
 def test_a_wandb_that_is_frozen_costs_a_stage_its_rows_alone(
     tiny: Tiny, tmp_path: Path, moment: str, environ: dict[str, str]
@@ -166,7 +168,7 @@ def test_a_wandb_that_is_frozen_costs_a_stage_its_rows_alone(
     assert said.count("W&B takes no further rows in this attempt: TimeoutError: ") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_wandb_that_is_frozen_before_it_has_the_model_costs_a_stage_its_rows_alone(
     tiny: Tiny, tmp_path: Path
 ) -> None:
