@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -32,20 +33,30 @@ def opened(tab: Page, run: RunFiles) -> list[str]:
     return asked
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize(("width", "height"), [PHONE, DESKTOP])
+SIGHTS = {
+    reported_runs.with_faults: ((PHONE, "dark"), (DESKTOP, "light")),
+    reported_runs.cluster: ((PHONE, "light"), (DESKTOP, "dark")),
+    reported_runs.tells_nothing: ((PHONE, "dark"), (DESKTOP, "light")),
+}
+"""All pairs of a report, a size and colours; `make faults` looks at the other sights."""
+
+
 @pytest.mark.parametrize(
-    "make", [reported_runs.with_faults, reported_runs.cluster, reported_runs.tells_nothing]
+    ("make", "size", "colours"),
+    [
+        pytest.param(make, *sight, marks=() if sight in SIGHTS[make] else pytest.mark.faults)
+        for make in SIGHTS
+        for sight in product((PHONE, DESKTOP), ("light", "dark"))
+    ],
 )
 def test_a_report_is_seen_whole_by_everyone_and_asks_no_host(
     tab: Page,
     tmp_path: Path,
     make: Callable[[Path], RunFiles],
-    width: int,
-    height: int,
+    size: tuple[int, int],
     colours: str,
 ) -> None:
-    tab.set_viewport_size({"width": width, "height": height})
+    tab.set_viewport_size({"width": size[0], "height": size[1]})
     tab.emulate_media(color_scheme="dark" if colours == "dark" else "light")
     asked = opened(tab, make(tmp_path / "run-7"))
     expect(tab.get_by_role("heading", level=1)).to_contain_text("run-7")
