@@ -206,7 +206,7 @@ def _unknown(typed: str, table: Table) -> str:
 
 def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given: bool) -> None:
     if variable := needs_variable(value) if row.by.__name__ in NUMERIC else "":
-        what = ("value", "…") if row.by.__name__ == "switch" else ("number", "NUMBER")
+        what = ("value", "…") if row.by.__name__ in SWITCHES else ("number", "NUMBER")
         made.lost.append(
             f"{row.theirs}={plain(value)}: give the {what[0]}, as in --set {variable}={what[1]}"
         )
@@ -252,7 +252,8 @@ def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given:
         )
 
 
-NUMERIC = ("whole", "number", "samples", "engines", "of_all_gpus", "switch")
+SWITCHES = ("switch", "kl_loss")
+NUMERIC = ("whole", "number", "samples", "engines", "of_all_gpus", "frozen", *SWITCHES)
 """Names of conversions that need a number, or on or off."""
 
 

@@ -85,7 +85,8 @@ KEYS: list[Row] = [
         default="token-mean", note="token-sum and seq-mean-token-sum are absent"),
     Row(f"{ACTOR}.entropy_coeff", "entropy_loss_coef",
         by=lambda v, _: number(v, _) if float(v) else needless("no bonus, in both"), default="0"),
-    Row(f"{ACTOR}.use_kl_loss", "use_kl_loss", by=switch, default="False"),
+    Row(f"{ACTOR}.use_kl_loss", "use_kl_loss", by=by.kl_loss, default="False",
+        note="with use_kl_in_reward, the reward's alone"),
     Row(f"{ACTOR}.kl_loss_coef", "init_kl_coef", by=by.loss_coef, default="0.001",
         note="with use_kl_loss"),
     Row(f"{ACTOR}.kl_loss_type", "kl_estimator", by=by.loss_type, default="low_var_kl",
@@ -168,8 +169,7 @@ KEYS: list[Row] = [
         note="False: dr_grpo"),
     Row("algorithm.gamma", "gamma", by=number, default="1.0"),
     Row("algorithm.lam", "lambd", by=number, default="1.0"),
-    Row("algorithm.use_kl_in_reward", "use_kl_loss",
-        by=lambda v, values: switch(values.text(f"{ACTOR}.use_kl_loss"), values), default="False",
+    Row("algorithm.use_kl_in_reward", "use_kl_loss", by=by.kl_in_reward, default="False",
         note="both off: --init_kl_coef 0, no reference"),
     Row("algorithm.kl_ctrl.kl_coef", "init_kl_coef", by=by.reward_coef, default="0.001",
         note="with use_kl_in_reward; else without effect in verl 0.9"),
@@ -191,7 +191,8 @@ KEYS: list[Row] = [
         by=by.correction_mode, default="2.0", note="one bound: clip; LOW_HIGH: mask"),
     Row("trainer.total_epochs", "num_episodes", by=whole, default="30"),
     Row("trainer.total_training_steps", "max_steps", by=whole),
-    Row("trainer.critic_warmup", "freezing_actor_steps", by=whole, default="0"),
+    Row("trainer.critic_warmup", "freezing_actor_steps", by=by.frozen, default="0",
+        note="one less: verl's first step is 1, and the policy learns from step critic_warmup on"),
     Row("trainer.save_freq", "save_steps", by=whole, default="-1",
         note="-1: never there, at the end here"),
     Row("trainer.test_freq", "eval_steps", by=whole, default="-1",
@@ -428,7 +429,8 @@ def _kl(value: str, values: Values) -> Answer:
 
 
 def _penalty(value: str, values: Values) -> Answer:
-    return needless("the KL is in the loss") if values.on(f"{ACTOR}.use_kl_loss") else "k1"
+    on = values.on(f"{ACTOR}.use_kl_loss")
+    return needless("the KL is in the loss") if on else by.kl_type(value, values)
 
 
 FORK = [

@@ -16,6 +16,7 @@ from trainer.config.translate.rows import (
     needless,
     number,
     shown,
+    switch,
     whole,
 )
 
@@ -89,12 +90,27 @@ def symmetric(value: str, values: Values) -> Answer:
     )
 
 
+def in_loss(values: Values) -> bool:
+    """Whether the KL is in the loss here: in both there, it is in the reward alone."""
+    return values.on(f"{ACTOR}.use_kl_loss") and not values.on("algorithm.use_kl_in_reward")
+
+
+def kl_loss(value: str, values: Values) -> Answer:
+    if values.on(f"{ACTOR}.use_kl_loss") and not in_loss(values):
+        return absent("the KL is in the loss or in the reward, not in both: the loss's is left out")
+    return switch(values.text(f"{ACTOR}.use_kl_loss"), values)
+
+
+def kl_in_reward(value: str, values: Values) -> Answer:
+    if values.on("algorithm.use_kl_in_reward"):
+        return needless("the KL is in the reward")
+    return kl_loss(value, values)
+
+
 def loss_coef(value: str, values: Values) -> Answer:
     if not values.on(f"{ACTOR}.use_kl_loss"):
         return idle(f"{ACTOR}.use_kl_loss")
-    if values.on("algorithm.use_kl_in_reward"):
-        return absent("the KL is in the loss or in the reward, not in both: the loss's is left out")
-    return number(value, values)
+    return number(value, values) if in_loss(values) else needless("the KL is in the reward")
 
 
 def reward_coef(value: str, values: Values) -> Answer:
@@ -110,7 +126,7 @@ def kl_type(value: str, values: Values) -> Answer:
 
 
 def loss_type(value: str, values: Values) -> Answer:
-    on = values.on(f"{ACTOR}.use_kl_loss")
+    on = in_loss(values)
     return kl_type(value, values) if on else needless("the KL is not in the loss")
 
 
@@ -120,7 +136,7 @@ def penalty(value: str, values: Values) -> Answer:
 
 
 def unbiased(value: str, values: Values) -> Answer:
-    if values.on(f"{ACTOR}.use_kl_loss") and value.endswith("+"):
+    if in_loss(values) and value.endswith("+"):
         return TRUE
     return needless("only a name with + has the other gradient")
 
@@ -318,6 +334,11 @@ def filter_metric(value: str, values: Values) -> Answer:
     if values.on("algorithm.filter_groups.enable") and value not in ("reward", "score", "acc"):
         return absent("groups are filtered by the score")
     return needless("by the score")
+
+
+def frozen(value: str, values: Values) -> Answer:
+    """Return the steps without an update of the policy: verl's first step is 1, and learns at 1."""
+    return shown(max(0, Values(it=value).whole("it") - 1))
 
 
 def limit(value: str, values: Values) -> Answer:

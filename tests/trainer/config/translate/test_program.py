@@ -291,7 +291,17 @@ def test_a_name_that_begins_as_a_flag_does_stays_a_value(
         ("algorithm.use_kl_in_reward=True algorithm.kl_ctrl.type=adaptive",
          {"--init_kl_coef": ["0.001"], "--kl_target": ["0.1"]}),
         ("actor_rollout_ref.actor.use_kl_loss=True",
-         {"--use_kl_loss": [], "--kl_estimator": ["k3"]}),
+         {"--use_kl_loss": [], "--kl_estimator": ["k3"], "--init_kl_coef": ["0.001"]}),
+        ("actor_rollout_ref.actor.use_kl_loss=True algorithm.use_kl_in_reward=True "
+         "algorithm.kl_ctrl.kl_coef=0.02 actor_rollout_ref.actor.kl_loss_coef=0.3 "
+         "actor_rollout_ref.actor.kl_loss_type=k3+",
+         {"--use_kl_loss": None, "--kl_estimator": None, "--init_kl_coef": ["0.02"],
+          "--kl_unbiased_gradient": None}),
+        ("algorithm.use_kl_in_reward=True algorithm.kl_penalty=low_var_kl",
+         {"--use_kl_loss": None, "--kl_estimator": ["k3"]}),
+        ("do_search=true algorithm.kl_penalty=mse", {"--kl_estimator": ["k2"]}),
+        ("trainer.critic_warmup=10", {"--freezing_actor_steps": ["9"]}),
+        ("trainer.critic_warmup=1", {"--freezing_actor_steps": ["0"]}),
         ("actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.ppo_mini_batch_size=16",
          {"--train_batch_size": ["128"], "--n_samples_per_prompt": ["8"]}),
         ("actor_rollout_ref.actor.optim.lr_warmup_steps=10 trainer.total_training_steps=100",
@@ -489,6 +499,14 @@ def test_a_value_that_verl_does_not_read_is_said_to_have_no_effect_there(
     assert f"{key}=" in line
     assert line.endswith(f"{switch} is on")
     assert "without effect in verl" not in run(capsys, "--", *VERL.split(), MODEL)[2]
+
+
+def test_a_kl_in_loss_and_reward_is_named_also_with_its_default_weights(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    both = ("actor_rollout_ref.actor.use_kl_loss=True", "algorithm.use_kl_in_reward=True")
+    code, _, err = run(capsys, "--", *VERL.split(), MODEL, *both)
+    assert (code, f"{both[0]}: the KL is in the loss or in the reward, not" in err) == (1, True)
 
 
 def test_of_two_commands_in_a_script_one_is_chosen(
