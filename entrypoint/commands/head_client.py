@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from io import IOBase
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -28,13 +27,14 @@ from entrypoint.cluster.client import (
     WeakKeyError,
 )
 from entrypoint.cluster.trust import OtherTlsError, UntrustedError, WrongTokenError, trust_of
-from entrypoint.config.role import head_address, host_to_ask
+from entrypoint.commands.places import Place, places
+from entrypoint.config.role import host_to_ask
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.run import token as run_token
 from entrypoint.run import unfit_head_note
 from entrypoint.run.flight_record import run_end, standalone
-from entrypoint.run.lease import SILENCE_SECONDS, living_url, look, moved_to
+from entrypoint.run.lease import SILENCE_SECONDS, living_url, look
 from entrypoint.run.lost_head import AGAIN, all_of, finished_before
 
 T = TypeVar("T")
@@ -72,15 +72,6 @@ class AwayError(NoAnswerError):
         super().__init__(sentence, ExitCode.UNREACHABLE)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a head may answer."""
-
-    host: str
-    url: str | None = None
-    """As the user gives it, in place of the host."""
-
-
 def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
     """Return the head's answer. `options`: as httpx takes them. Raises NoAnswerError."""
     return ask_there(settings, method, path, **options)[0]
@@ -106,7 +97,8 @@ def _answer(
     for place in places(settings):
         if isinstance(content := options.get("content"), IOBase):
             content.seek(0)  # the place before may have read it
-        client = ControlClient(place.host, settings.control_port, token, place.url, trust)
+        port = place.port or settings.control_port
+        client = ControlClient(place.host, port, token, place.url, trust)
         try:
             return client.command(method, path, **options), _shown(settings, place, client.base)
         except DeclinedError as error:
@@ -123,6 +115,8 @@ def _answer(
             strange.append(error)
         finally:
             client.close()
+    if strange and settings.token is None and (lost := _silent_head(settings)):
+        raise AwayError(f"{strange[0]}, so it is another run's{lost}")
     raise _untrusted(strange[0]) if strange else _away(settings, away)
 
 
@@ -149,10 +143,20 @@ def _away(settings: Settings, errors: Sequence[wait.NotYetError]) -> AwayError:
     for error in errors:
         if isinstance(error, NotNowError):
             return AwayError(f"the head cannot answer now: {error}")
+    if not errors:
+        return AwayError(_nowhere(settings))
     if all(isinstance(error, NoHeadError) for error in errors):
         return AwayError("; ".join(map(str, errors)))
     why = "; ".join(map(str, errors))
     return AwayError(f"no head answers: {why}{_lost_head(settings) or _nearby(settings)}")
+
+
+def _nowhere(settings: Settings) -> str:
+    """Return why nobody was asked: the run's head has ended, or none has begun."""
+    if lost := _lost_head(settings):
+        return lost.removeprefix(". ")
+    run = RunFiles(settings.run_dir)
+    return f"no head leads the run in {run.root} now{_nearby(settings)}"
 
 
 def _nearby(settings: Settings) -> str:
@@ -198,14 +202,24 @@ def _lost_head(settings: Settings) -> str:
         if host and silent is not None:
             last = f"was last there {duration(silent)} ago"
             if silent > SILENCE_SECONDS:
-                follows = all_of(run, silent)
-                return f". The head of {settings.run_dir} was on {host}, and {last}: {follows}"
+                return _silent_head(settings)
             if host == socket.gethostname():
                 soon = duration(max(1, round(SILENCE_SECONDS - silent)))
                 return (
                     f". The head of {settings.run_dir} is on this node ({host}), and {last}: if "
                     f"it was killed just now, ask again in {soon}"
                 )
+    return ""
+
+
+def _silent_head(settings: Settings) -> str:
+    """Return where the run's silent head was, and what follows; "" if none was, or it beats."""
+    run, host = RunFiles(settings.run_dir), _lease_host(settings)
+    with suppress(OSError):
+        silent = lease.silence(run.leases)
+        if settings.url is None and host and silent is not None and silent > SILENCE_SECONDS:
+            last, follows = f"was last there {duration(silent)} ago", all_of(run, silent)
+            return f". The head of {run.root} was on {host}, and {last}: {follows}"
     return ""
 
 
@@ -285,23 +299,6 @@ def keys_of(settings: Settings) -> tuple[dict[str, str], str]:
     And the URL of the control port that gave them. Raises NoAnswerError.
     """
     return ask_there(settings, "GET", KEYS)
-
-
-def places(settings: Settings) -> list[Place]:
-    """Return where to ask, in this order.
-
-    A worker that has taken the head's place is where its lease says, and so is a head with another
-    port, or on another machine that shares the run directory. The lease of another run's
-    directory gets no token of this one.
-    """
-    given = [Place("", url) for url in settings.urls]
-    moved = moved_to(RunFiles(settings.run_dir).leases)
-    if given:
-        is_of_run = settings.token is None and settings.variable("run_dir")
-        return [*given, *([Place(moved)] if moved and is_of_run else [])]
-    usual = [Place(host) for host in dict.fromkeys([moved, host_to_ask(settings)]) if host]
-    url = "" if head_address(settings) else living_url(RunFiles(settings.run_dir).leases)
-    return [*usual, *([Place("", url)] if url else [])]
 
 
 def patiently(

@@ -125,7 +125,7 @@ def _serve(
             return ExitCode.FINISHED
         own = taken.lease if taken else Lease(run.leases, superseded, address)
         mark = f"{process.NODE_OWNER}={process.identity() or ''}"
-        own.about = {"url": _url(settings, address), "mark": mark}
+        own.about = {**_where(settings, address), "mark": mark}
         with own, webhook.telling(settings, run, own.claim):
             journal = Journal(run.journal, settings.node_name, own.claim, settings.secrets)
             identity = command_identity.fingerprint(settings)
@@ -252,7 +252,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
         ray = sockets.host_port(me.address, settings.ray_port)
         supervise = _supervision(cluster, services, env, ray, role)
         finish_uploads = store_sync.no_uploads
-        link = page_link(_url(settings, me.address), keys.read_only)
+        link = page_link(_where(settings, me.address)["url"], keys.read_only)
         log.info("the run's page, to read only: %s", link)
         if exposed := address_of.exposure(settings, me.address):
             log.info("%s", exposed)
@@ -291,10 +291,12 @@ def _served(settings: Settings, token: str, me: NodeInfo) -> Served | None:
     return tls_files.prepare(settings, token, me.address, *([named.value] if named else []))
 
 
-def _url(settings: Settings, address: str) -> str:
-    """Return the control port's URL, for people. `address`: this node's."""
-    host = sockets.host_port(bind_address(settings) or address, settings.control_port)
-    return settings.url or f"{settings.scheme}://{host}"
+def _where(settings: Settings, address: str) -> dict[str, str]:
+    """Return what the lease says of the control port. `address`: this node's."""
+    bind = bind_address(settings)
+    host = sockets.host_port(bind or address, settings.control_port)
+    own = f"{settings.scheme}://{host}"
+    return {"url": settings.url or own, "control_url": own, "bind": bind}
 
 
 def what_to_do(run: RunFiles, code: ExitCode) -> str:

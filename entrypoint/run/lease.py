@@ -82,6 +82,29 @@ def living_url(leases: Path) -> str:
     return str(url) if lives and is_url else ""
 
 
+def has_ended(leases: Path) -> bool:
+    """Whether the newest lease's holder has certainly ended: nothing of it listens any more.
+
+    It has said so, or the kernel of this machine, which was the holder's, has dropped its lock.
+    """
+    try:
+        number, row = look(leases)
+        if not number or row.get("over"):
+            return bool(number)
+        if row.get("boot_id") != boot_id():
+            return False
+        descriptor = os.open(leases / str(number), os.O_RDONLY)
+    except OSError:
+        return False
+    try:  # shared: two that look do not take each other for the holder
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 def look(leases: Path) -> tuple[int, Row]:
     """Return number and fields of the newest lease; 0 if there is none. Raises OSError."""
     newest = contract_lease.newest(leases)
@@ -112,8 +135,9 @@ class Lease:
         self._renewing: threading.Thread | None = None
         self._released = threading.Event()
         self.about: Mapping[str, str] = {}
-        """What commands read of the holder: `url` of its control port, as it prints it, and the
-        `mark`, which is in the environment of all that it has started."""
+        """What commands read of the holder: `url` of its control port, as it prints it; where it
+        listens, as `control_url`, and the `bind` to which alone; and the `mark`, which is in the
+        environment of all that it has started."""
         self.path = leases / "0"
         self.incarnation = uuid.uuid4().hex[:12]
         self._place: os.stat_result | None = None

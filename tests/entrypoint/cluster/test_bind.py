@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.commands.head_client import Place, ask_there, places
+from entrypoint.commands.head_client import ask_there
+from entrypoint.commands.places import Place, places
 from entrypoint.config.read import read_settings
 from entrypoint.machine import address
 from entrypoint.net import dns
@@ -104,7 +105,7 @@ def test_where_it_listens_is_where_others_find_the_head(monkeypatch: pytest.Monk
     assert address.own_head_address(read_settings(bound), None) == "10.9.0.5"
     apart = read_settings({**bound, "ROLLCALL_NODE_ADDRESS": "10.8.0.5"})
     assert (address.own_head_address(apart, None), address.bound(apart)) == ("10.8.0.5", "10.9.0.5")
-    everywhere = read_settings({"ROLLCALL_BIND": "::"})
+    everywhere = read_settings({"ROLLCALL_BIND": "::", "ROLLCALL_CONTROL_PORT": "8267"})
     assert places(everywhere) == [Place("localhost")]
 
     def unknown(_: str) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,9 +16,12 @@ import entrypoint.__main__ as entrypoint
 from contract.run_dir import RunFiles
 from entrypoint.commands import cli, head_client, node_shell
 from entrypoint.commands.head_client import NoAnswerError
+from entrypoint.commands.places import Place, places
 from entrypoint.config.read import read_settings
+from entrypoint.config.uses import Use
 from entrypoint.net import relay
 from entrypoint.net.sockets import listen
+from entrypoint.node.head import _where
 from entrypoint.run.lease import Lease
 from tests.support.control import TOKEN, Head, answers
 from tests.support.job_head import JobHead
@@ -138,3 +143,49 @@ def test_an_address_that_is_wrong_among_several_is_refused_by_its_name(
         said({}, "status", "--address", "10.0.0.2:8267,10.0.0.3")
     assert ended.value.code == 64
     assert "'10.0.0.3' is not an address of a head" in capsys.readouterr().err
+
+
+def test_a_named_runs_token_goes_where_its_lease_says_and_to_no_usual_port(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What listens at localhost:8267 may be anybody's."""
+    run = RunFiles(tmp_path)
+    run.token.write_text(TOKEN)
+    run.token.chmod(0o600)
+    run.journal.touch()
+    clean = {"ROLLCALL_RUN_DIR": str(tmp_path)}
+    given = clean | {"ROLLCALL_CONTROL_PORT": "7300"}
+    asked = read_settings(clean, use=Use.ASK)
+    assert places(asked) == [], "no head has begun"
+    assert places(read_settings(clean | {"ROLLCALL_TOKEN": TOKEN}, use=Use.ASK)) == []
+    assert places(read_settings(given, use=Use.ASK)) == [Place("localhost")]
+    lease = Lease(run.leases, address=NEW)
+    lease.about = _where(read_settings(given), NEW)
+    here, own = Place("localhost", port=7300), Place(NEW, port=7300)
+    with lease:
+        assert places(asked) == [here, own]
+        assert places(read_settings(given, use=Use.ASK)) == [Place("localhost"), Place(NEW)]
+        secure = read_settings(clean | {"ROLLCALL_TLS": "auto"}, use=Use.ASK)
+        assert places(secure) == [here, own], "by https, whatever the lease says"
+        host = read_settings(clean | {"ROLLCALL_HEAD_ADDRESS": OLD}, use=Use.ASK)
+        assert places(host) == [Place(OLD)]
+        beat = lease.path.read_text()
+        lease.path.write_text(beat.replace('"bind": ""', f'"bind": "{NEW}"'))
+        assert places(asked) == [own]
+        lease.path.write_text(beat.replace(f'"url": "http://{NEW}', '"url": "https://proxy'))
+        assert places(asked) == [here, own, Place("", "https://proxy:7300")]
+        lease.path.write_text(beat.replace("http:", "https:"))
+        assert places(asked) == [Place("", f"https://{NEW}:7300")]
+    assert places(asked) == [], "it has ended in order"
+    lease.path.write_text(beat)  # as if it had been killed
+    assert places(asked) == [], "the kernel of this machine knows"
+    assert places(read_settings(given | {"ROLLCALL_TOKEN": TOKEN}, use=Use.ASK)) == []
+    other = read_settings({"ROLLCALL_TOKEN": TOKEN, "ROLLCALL_RUN_DIR": "/none"}, use=Use.ASK)
+    assert places(other) == [Place("localhost")], "who names no run gives the token to this machine"
+    long_ago = time.time() - 200
+    os.utime(lease.path, (long_ago, long_ago))
+    for command in ("status", "stop"):
+        assert said(clean, command) == 69
+        assert capsys.readouterr().err.startswith(f"The head of {tmp_path} was on ")
+    lease.path.write_text(beat.replace('"boot_id": "', '"boot_id": "of-another-'))
+    assert places(asked) == [own], "of another machine, this kernel knows nothing"
