@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from entrypoint.cluster.job_queue_protocol import JobQueueProtocol
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.run import curves
-from tests.support.accessible import DESKTOP, PHONE, fits, has_no_faults
+from tests.support.accessible import DESKTOP, LOOKS, PHONE, fits, has_no_faults
 from tests.support.control import Head, asking, node_info
 from tests.support.queued_jobs import empty_queue
 from tests.support.waiting import eventually
@@ -55,8 +56,13 @@ def trains(head: Head) -> None:
     )
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize("size", [PHONE, DESKTOP])
+@pytest.mark.parametrize(
+    ("size", "colours"),
+    [
+        pytest.param(*look, marks=() if look in LOOKS else pytest.mark.faults)
+        for look in product((PHONE, DESKTOP), ("light", "dark"))
+    ],
+)
 def test_a_training_run_is_seen_whole_by_everyone(
     head: Head, tab: Page, size: tuple[int, int], colours: str
 ) -> None:

@@ -18,7 +18,7 @@ from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(240)]
 RAYS_LIMIT = 15
 """Seconds that a raylet of Ray 2.55 waits for an agent's port."""
 SLOW = f"""
