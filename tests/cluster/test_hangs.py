@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 RANKS = 3
 TIMEOUT = 30.0
+HURRIED = 18.0
+"""Seconds until a collective of ranks that have met fails; told of they are by ten seconds."""
 BEFORE = 4
 """Collectives in which all ranks meet before one of them does something else."""
 
@@ -42,6 +45,11 @@ class Member:
         for _ in range(times):
             distributed.all_reduce(torch.ones(4))
         return os.getpid()
+
+    def hurry(self, seconds: float) -> None:
+        from torch.distributed import distributed_c10d
+
+        distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
 
     def sleeps_before(self, rank: int, seconds: float) -> None:
         if self._rank.index == rank:
@@ -114,6 +122,7 @@ def meeting(
 def test_the_rank_that_sleeps_before_a_collective_is_told_early_and_ends_the_call(
     meeting: WorkerGroup[Member], told: Told
 ) -> None:
+    meeting.call_ranks(Member.hurry, HURRIED).result()
     with pytest.raises(BehindRankError) as caught:
         meeting.call_ranks(Member.sleeps_before, 2, 600.0).result()
     awaited = f"all-reduce {BEFORE + 1}"
@@ -146,6 +155,7 @@ def test_a_rank_that_is_late_but_comes_ends_nothing(
 def test_the_rank_that_entered_another_collective_is_named_with_both(
     meeting: WorkerGroup[Member], told: Told
 ) -> None:
+    meeting.call_ranks(Member.hurry, HURRIED).result()
     with pytest.raises(BeyondRepairError) as caught:
         meeting.call_ranks(Member.enters_another, 1).result()
     number = BEFORE + 1
