@@ -22,6 +22,7 @@ from env.episodes.types import (
     Task,
     ToolSpec,
     UnusableTaskError,
+    WrongReturnError,
 )
 from env.rewards.trl_function import Asked
 from env.types import Messages, Score, brief, finite
@@ -86,7 +87,8 @@ class TrlEnvironment(ToolEnv):
             rewards[name] = await self._judged(name, function, episode)
         found = {name: finite(one) for name, one in rewards.items() if one is not None}
         if wrong := [name for name, one in found.items() if one is None]:
-            raise EnvironmentFailedError(f"the reward of {wrong[0]} is {brief(rewards[wrong[0]])}")
+            reason = f"the reward of {wrong[0]} is {brief(rewards[wrong[0]])}"
+            raise WrongReturnError(reason, self._rewards.get(wrong[0]) or type(self._instance))
         known = {name: one for name, one in found.items() if one is not None}
         if known:
             last = max(i for i, is_action in enumerate(episode.action_mask) if is_action)

@@ -167,6 +167,7 @@ class EpisodeRunner:
 def raised_by(error: BaseException) -> Raised | None:
     """Return what a user's code raised, if that is why an episode failed."""
     method = error.method if isinstance(error, WrongReturnError) else None
+    method = error.code if isinstance(error, UnusableTaskError) else method
     root = error
     while root.__cause__ is not None and isinstance(root, RuntimeError):
         root = root.__cause__  # what wraps it is of this product

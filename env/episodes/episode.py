@@ -15,6 +15,7 @@ from env.episodes.chat import Chat
 from env.episodes.environment import Environment
 from env.episodes.messages import (
     CHARACTERS_OF_A_TOKEN,
+    NoMessagesError,
     checked,
     shortened,
     without_beginning,
@@ -108,7 +109,11 @@ class _Run:
 
     async def begin(self) -> None:
         task, episode = self.episode.task, self.episode
-        found = checked(await self._within("reset", lambda: self.environment.reset(task)))
+        returned = await self._within("reset", lambda: self.environment.reset(task))
+        try:
+            found = checked(returned)
+        except NoMessagesError as error:
+            raise self._failure("reset", f"returned {error}") from None
         messages = without_beginning(found, CHARACTERS_OF_A_TOKEN * self.limits.prompt)
         images = await self._images(messages)
         with self._rendering():
@@ -121,7 +126,8 @@ class _Run:
                 "limit, or a smaller --image_max_pixels"
             )
         if not tokens:
-            raise UnusableTaskError(f"{self._name}.reset: the first context has no token")
+            reason = f"{self._name}.reset: the first context has no token"
+            raise UnusableTaskError(reason, type(self.environment).reset)
         episode.observe(tokens[-self.limits.prompt :], placed)
         episode.messages += messages
         episode.prompt = self.chat.decode(episode.tokens)
@@ -158,7 +164,8 @@ class _Run:
         if wrong := [one for one in found if not (isinstance(one, str) and one)]:
             raise UnusableTaskError(
                 f"{self._name}.stops has {brief(wrong[0])}, where a text of 1 character or more "
-                "is wanted"
+                "is wanted",
+                type(self.environment),
             )
         return found
 
@@ -198,7 +205,10 @@ class _Run:
 
     async def _observe(self, turn: Turn, written: Generated) -> None:
         episode = self.episode
-        messages, text, is_cut = shortened(turn, self.chat, self.limits.observation)
+        try:
+            messages, text, is_cut = shortened(turn, self.chat, self.limits.observation)
+        except NoMessagesError as error:
+            raise self._failure("step", f"returned {error}") from None
         episode.count({"observations_cut": float(is_cut)})
         tokens = self.chat.encode(text) if text else []
         images = await self._images(messages)

@@ -7,17 +7,24 @@ from typing import Any
 
 from env.data.rows import is_message, without_gaps
 from env.episodes.chat import Chat
-from env.episodes.types import EnvironmentFailedError, Turn
+from env.episodes.types import Turn
 from env.types import Messages, brief
 
 CHARACTERS_OF_A_TOKEN = 32
 """A text is first cut to so many characters a token: tokenisers are slow with megabytes."""
 
 
+class NoMessagesError(ValueError):
+    """What an environment returned, and what is wanted in its place."""
+
+
 def shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, Any]], str, bool]:
-    """Return a turn's messages and text, with at most `limit` tokens, and whether they are cut."""
+    """Return a turn's messages and text, with at most `limit` tokens, and whether they are cut.
+
+    Raises NoMessagesError.
+    """
     if not isinstance(turn.text, str):
-        raise EnvironmentFailedError(f"a turn's text is {brief(turn.text)}, no text")
+        raise NoMessagesError(f"a Turn whose text is {brief(turn.text)}")
     cuts = []
 
     def cut(text: str) -> str:
@@ -72,12 +79,11 @@ def without_beginning(messages: Messages, most: int) -> Sequence[Mapping[str, An
 
 
 def checked(found: Messages) -> Sequence[Mapping[str, Any]]:
-    """Return messages. Raises EnvironmentFailedError for anything else."""
+    """Return messages. Raises NoMessagesError for anything else."""
     is_list = isinstance(found, Sequence) and not isinstance(found, str)
     for message in found if is_list else [found]:
         if not (is_list and is_message(message)):
-            raise EnvironmentFailedError(
-                f"the environment returned {brief(message)}, where a list of messages with role "
-                "and content is wanted"
+            raise NoMessagesError(
+                f"{brief(message)}, where a list of messages with role and content is wanted"
             )
     return without_gaps(found)

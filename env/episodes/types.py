@@ -48,6 +48,11 @@ class WrongReturnError(EnvironmentFailedError, TypeError):
 class UnusableTaskError(EnvironmentFailedError):
     """The task itself cannot be used, so that another attempt would fail as well."""
 
+    def __init__(self, reason: str, code: object = None) -> None:
+        """`code`: the method or the class whose fault it is; None if it is the row's."""
+        super().__init__(reason)
+        self.code = code
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

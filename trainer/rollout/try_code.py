@@ -5,11 +5,14 @@ What it finds is written to the file RESULTS (`trainer.config.code_findings`). R
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import wait
+from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import FrameType
@@ -19,10 +22,11 @@ from contract.background import in_background
 from contract.exit_codes import ExitCode
 from env import coroutines
 from env.data.prompts import PromptError
-from env.environments.load import EnvironmentSpecError
-from env.episodes.attempts import Attempt, raised_by
+from env.environments.load import EnvironmentSpecError, trial
+from env.episodes.attempts import Attempt, EnvironmentAttempt, raised_by
 from env.episodes.chat import Chat, PlainChat, TemplateChat
 from env.episodes.codec import TextCodec
+from env.episodes.environment import Environment
 from env.episodes.types import (
     Context,
     EnvironmentFailedError,
@@ -32,7 +36,7 @@ from env.episodes.types import (
     Task,
 )
 from env.types import Prompt
-from env.user_code import NOT_THE_USERS, Cause, same_fault
+from env.user_code import NOT_THE_USERS, Cause, defined_at, same_fault
 from trainer.algorithms import own_trials
 from trainer.config import code_check, code_findings, job_checks
 from trainer.config.code_findings import Found, Tried, Trouble
@@ -43,10 +47,8 @@ from trainer.rollout import episode_setup
 from trainer.rollout.prompts import load_codec
 from trainer.types import TrainingError, UserFormulaError
 
-UNSCORED = (
-    "its episode has no score, and there is no reward beside it: give it a method `score`, rewards "
-    "of its turns, or --remote_rm_url"
-)
+UNSCORED = "its episode has no score, and there is no reward beside it"
+SCORED = "Give it a method `score`, rewards of its turns, or --remote_rm_url"
 UNENDED_IMPORT = "the import of its file has not ended"
 """`plan` knows the warning by these words."""
 BELOW_MAIN = (
@@ -59,17 +61,21 @@ def main(argv: Sequence[str]) -> int:
     file, seconds, words = Path(argv[0]), float(argv[1]), argv[2:]
     config = parse(words, incomplete=True, absent=True)
     with file.open("w") as results:
-        _watch(results, seconds, config)
         try:
             prompts = job_checks.first_rows(config)
         except PromptError:  # `data_faults` says it
             prompts = []
+        texts = None
+        if code_check.environment_of(config):
+            with suppress(Exception):  # `try_environment` raises it again, after the rewards
+                texts = _texts(config)
+        _watch(results, seconds, config)
         for one in chain(
             code_check.try_rewards(config, prompts), code_check.try_combination(config)
         ):
             code_findings.write(results, one)
         if code_check.environment_of(config):
-            for one in try_environment(config, prompts):
+            for one in try_environment(config, prompts, texts):
                 code_findings.write(results, one)
         for one in try_formulas(config):
             code_findings.write(results, one)
@@ -90,26 +96,38 @@ def try_formulas(config: Config) -> Iterator[Trouble]:
             yield Trouble(flag, said, refuses=isinstance(error, UserFormulaError))
 
 
-def try_environment(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
+Texts = tuple[TextCodec, Chat]
+"""What makes tokens of texts. To load it takes seconds, which no user's code has used."""
+
+
+def _texts(config: Config) -> Texts:
+    here = Path(config.pretrain).is_dir()
+    pretrained.trust(config.trust_remote_code)
+    codec = load_codec(config.pretrain) if here else TextCodec(Letters())
+    return codec, _chat(config, codec, here=here)
+
+
+def try_environment(
+    config: Config, prompts: Sequence[Prompt], texts: Texts | None = None
+) -> Iterator[Found]:
     """Yield what an episode with a scripted reply gives, in the environment that is a user's code.
 
-    If it fails, the next row has an episode, too. Without rows the environment is made only.
+    If it fails or has no score, the next row has an episode, too. Without rows the environment is
+    made only.
     """
     flag = code_check.environment_of(config)
-    here = Path(config.pretrain).is_dir()
-    if config.episodes.agent_func_path and not here:
+    if config.episodes.agent_func_path and not Path(config.pretrain).is_dir():
         problem = f"not tried: an agent needs the tokeniser of {config.pretrain}, which is not here"
         yield Trouble(flag, problem, refuses=False)
         return
-    pretrained.trust(config.trust_remote_code)
-    codec = load_codec(config.pretrain) if here else TextCodec(Letters())
-    chat = _chat(config, codec, here=here)
+    codec, chat = texts or _texts(config)
     try:
         attempt = episode_setup.attempt_of(config, chat, codec)
     except EnvironmentSpecError as error:
         yield code_check.unloaded(flag, error, error.raised)
         return
     errors = []
+    unscored = 0
     for prompt in prompts[: code_check.ROWS]:
         reply = code_check.answer_of(prompt) or code_check.NONSENSE
         try:
@@ -119,11 +137,13 @@ def try_environment(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found
             continue
         value = _score(episode)
         turns = f"{episode.turns} turn{'s' if episode.turns > 1 else ''}"
-        if value is None and not (config.reward_spec or config.has_reward_model):
-            yield Trouble(flag, UNSCORED, refuses=False)
         name = f"{flag.partition(' ')[2]}, {turns}"
         yield Tried(name, prompt.index + 1, code_check.shown(reply), value)
-        break
+        if value is not None or config.reward_spec or config.has_reward_model:
+            break
+        unscored += 1
+    if unscored and unscored + len(errors) == len(prompts[: code_check.ROWS]):
+        yield _unscored(flag, attempt)
     yield from _failures(flag, errors, len(prompts))
 
 
@@ -134,19 +154,53 @@ def try_environment_here(
 
     An episode that has not ended after `seconds` is a warning, and goes on behind.
     """
-    trial = in_background("environment", lambda: [*try_environment(config, prompts)])
-    wait([trial], seconds)
-    if trial.done():
-        return trial.result()
-    problem = f"it has not ended after {seconds:g} s, so it was not tried to its end"
-    return [Trouble(code_check.environment_of(config), problem, refuses=False)]
+    agent = config.episodes.agent_func_path
+    texts = _texts(config) if not agent or Path(config.pretrain).is_dir() else None
+    others = frozenset(sys._current_frames())
+    running = in_background("environment", lambda: [*try_environment(config, prompts, texts)])
+    wait([running], seconds)
+    if running.done():
+        return running.result()
+    place, _ = _users_line(others)
+    at = f" at {place}" if place else ""
+    problem = f"it has not ended after {seconds:g} s{at}, so it was not tried to its end"
+    return [Trouble(code_check.environment_of(config), problem, place, refuses=False)]
+
+
+def _unscored(flag: str, attempt: Attempt) -> Trouble:
+    """Return that no episode has a score: a fault if the environment has no way to give one."""
+    if not isinstance(attempt, EnvironmentAttempt):
+        return Trouble(flag, f"{UNSCORED}. {SCORED}", refuses=False)
+    with trial(attempt.factory) as made:
+        kind = type(made)
+    place = ":".join(map(str, filter(None, defined_at(kind))))
+    can_score = kind.score is not Environment.score or _mentions_rewards(kind)
+    at = f" ({place})" if place else ""
+    if can_score:
+        return Trouble(flag, f"{UNSCORED}{at}. {SCORED}", place, refuses=False)
+    return Trouble(flag, f"{UNSCORED}{at}", place, remedy=SCORED)
+
+
+def _mentions_rewards(kind: type) -> bool:
+    """Return whether a turn of an environment may have a reward, as its source reads."""
+    try:
+        sources = [
+            inspect.getsource(one)
+            for one in kind.__mro__
+            if one is not object and not one.__module__.startswith(("env.episodes", "env.env"))
+        ]
+    except (OSError, TypeError):
+        return False
+    return any("reward" in source for source in sources)
 
 
 def _failures(flag: str, errors: Sequence[EnvironmentFailedError], rows: int) -> Iterator[Trouble]:
     raised = [raised_by(error) for error in errors]
     same = same_fault(raised) if len(errors) == rows else None
-    if same is not None and same.cause is Cause.BUG:
-        yield code_check.failed(flag, same, f"in an episode of each of the first {rows} rows")
+    # What has neither a class nor a line is no exception of the user's code: its time was used up.
+    if same is not None and same.cause is not Cause.OUTAGE and (same.name or same.file):
+        raised_so = replace(same, name="", text=str(errors[0])) if not same.file else same
+        yield code_check.failed(flag, raised_so, f"in an episode of each of the first {rows} rows")
     elif errors:
         said = code_check.shown(str(errors[0]))
         problem = f"{len(errors)} of {rows} episodes with a scripted reply failed: {said}"
@@ -221,14 +275,15 @@ def _watch(results: IO[str], seconds: float, config: Config) -> None:
     timer.start()
 
 
-def _users_line() -> tuple[str, bool]:
+def _users_line(others: Collection[int] = ()) -> tuple[str, bool]:
     """Return the innermost line of a user's code that a thread is at, and if its file is imported.
 
-    A thread that imports counts first. "" if no thread is in a user's code.
+    A thread that imports counts first. "" if no thread is in a user's code. `others`: threads that
+    do not count.
     """
     found = []
-    for frame in sys._current_frames().values():
-        at: FrameType | None = frame
+    for thread, frame in sys._current_frames().items():
+        at: FrameType | None = frame if thread not in others else None
         own = []
         while at is not None:
             if not at.f_code.co_filename.startswith(("<", *NOT_THE_USERS)):

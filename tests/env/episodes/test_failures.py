@@ -57,7 +57,7 @@ WRONG = [
     (Wrong("step", Turn(reward=float("nan"))), "the reward is nan"),
     (Wrong("step", Turn(reward="good")), "the reward is 'good'"),  # type: ignore[arg-type]
     (Wrong("step", Turn(metrics={"hits": "many"})), "could not convert"),  # type: ignore[dict-item]
-    (Wrong("step", Turn(text=3)), "a turn's text is 3"),  # type: ignore[arg-type]
+    (Wrong("step", Turn(text=3)), "returned a Turn whose text is 3"),  # type: ignore[arg-type]
     (Wrong("reset", [{"role": "user", "content": 3}]), "the chat template refuses the messages"),
     (Wrong("score", Score.of(float("nan"))), "the reward is nan"),
     (Wrong("score", Score(OK, "good")), "the reward 'good' is a text"),  # type: ignore[arg-type]

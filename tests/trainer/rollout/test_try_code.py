@@ -41,6 +41,18 @@ class Number(Twice):
     async def step(self, reply):
         return 1.0
 
+class Nothing(Twice):
+    async def reset(self, task):
+        return None
+
+class Unpaired(Twice):
+    async def reset(self, task):
+        return [{"role": "user", "content": 3}]
+
+class Licensed(Twice):
+    async def step(self, reply):
+        raise RuntimeError("no licence")
+
 class Unmade(Twice):
     def __init__(self):
         self.table = {}["table"]
@@ -115,6 +127,12 @@ def test_an_episode_is_played_with_the_rows_answer_as_each_reply(
     [
         ("Misspelt", "self.lable", "AttributeError: 'Misspelt' object has no attribute 'lable'"),
         ("Number", "return 1.0", "Number.step returned 1.0, where a Turn is wanted"),
+        (
+            "Nothing",
+            "async def reset(self, task):\n        return None",
+            "Nothing.reset returned None, where a list of messages with role and content is wanted",
+        ),
+        ("Licensed", 'RuntimeError("no licence")', "RuntimeError: no licence"),
         ("Unmade", '{}["table"]', "cannot be made: KeyError: 'table'"),
     ],
 )
@@ -122,7 +140,7 @@ def test_an_environment_that_fails_in_each_episode_is_a_fault_with_its_line(
     tiny: Tiny, file: Path, run_dir: Path, name: str, line: str, said: str
 ) -> None:
     (fault,) = tried(tiny, run_dir, environment=f"{file}:{name}").troubles
-    number = next(n for n, text in enumerate(ENVIRONMENTS.splitlines(), 1) if line in text)
+    number = ENVIRONMENTS.partition(line)[0].count("\n") + 1
     assert fault.refuses
     assert said in str(fault)
     assert fault.place.rpartition(":")[2] in (str(number), str(number - 1))
@@ -174,9 +192,18 @@ def test_an_agent_is_run_with_the_models_tokeniser(
     assert "needs the tokeniser of Qwen/Qwen2.5-0.5B-Instruct" in found.warnings[0]
 
 
-def test_an_environment_whose_episodes_nobody_scores_is_warned_of(
+def test_messages_that_the_chat_template_refuses_in_each_episode_are_a_fault(
+    tiny: Tiny, file: Path, run_dir: Path
+) -> None:
+    flags = {"environment": f"{file}:Unpaired"}
+    (fault,) = tried(tiny, run_dir, **flags).faults
+    assert "the chat template refuses the messages of Unpaired" in fault
+
+
+def test_an_environment_whose_episodes_nobody_can_score_is_refused(
     tiny: Tiny, run_dir: Path, tmp_path: Path
 ) -> None:
+    """One that may give a reward to another reply is warned of."""
     path = tmp_path / "mute.py"
     path.write_text(
         "from env.episodes.environment import Environment\n"
@@ -184,8 +211,15 @@ def test_an_environment_whose_episodes_nobody_scores_is_warned_of(
         "class Mute(Environment):\n"
         "    async def step(self, reply):\n"
         "        return Turn(done=True)\n"
+        "class Rare(Environment):\n"
+        "    async def step(self, reply):\n"
+        "        return Turn(done=True, reward=1.0 if reply.text == 'x' else None)\n"
     )
-    (warned,) = tried(tiny, run_dir, environment=f"{path}:Mute").troubles
+    found = tried(tiny, run_dir, environment=f"{path}:Mute")
+    (fault,) = found.faults
+    assert f"its episode has no score, and there is no reward beside it ({path}:3). Give" in fault
+    assert len(found.tried) == 4
+    (warned,) = tried(tiny, run_dir, environment=f"{path}:Rare").troubles
     assert not warned.refuses
     assert "no score" in str(warned)
     scored = tried(tiny, run_dir, environment=f"{path}:Mute", remote_rm_url="arithmetic")
