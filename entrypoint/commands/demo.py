@@ -26,6 +26,7 @@ import psutil
 
 from contract.durations import counted, duration
 from contract.exit_codes import ExitCode
+from contract.files.os_errors import to_a_reader
 from contract.launch.programs import Program
 from contract.manifest import newest_checkpoint
 from contract.options import ParseError
@@ -311,7 +312,7 @@ def _run(layout: Layout, options: argparse.Namespace) -> int:
         log.warning(STOPPED, again(layout, options))  # last: what the nodes say comes before
         raise
     if code == ExitCode.FINISHED:
-        _report(layout)
+        tell_end(layout)
     elif code == KILLED:
         log.error("the head was killed, so the demo ends. To go on: %s", again(layout, options))
     return code
@@ -411,7 +412,13 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-def _report(layout: Layout) -> None:
+def tell_end(layout: Layout) -> None:
+    """Print what the run has made. That the reader has left, as `| head` does, is no failure."""
+    to_a_reader(lambda: _report(layout))
+
+
+def _report(layout: Layout) -> int:
+    """Print what the run has made, or log it; return 0."""
     rows = [json.loads(line) for line in layout.run.metrics.read_text().splitlines()]
     picture = layout.run.root / "learning_curve.png"
     demo_plot.as_png(rows, picture)
@@ -434,7 +441,7 @@ def _report(layout: Layout) -> None:
     if console.writes_json():
         details = result | {what: str(path) for what, path in paths.items()}
         log.info("%s", accuracy, extra={"event": "result", "details": details})
-        return
+        return ExitCode.FINISHED
     print(demo_plot.in_terminal(rows))
     print(accuracy)
     for what, path in paths.items():
@@ -443,3 +450,4 @@ def _report(layout: Layout) -> None:
     print(f"{'page':<12}{as_typed()} open {shlex.quote(str(layout.run.root))}")
     print("all numbers, for programs:")
     print(layout.run.result)  # alone: programs take the last line as a path
+    return ExitCode.FINISHED

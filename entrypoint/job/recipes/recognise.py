@@ -15,12 +15,14 @@ from entrypoint.config.recipe_registry import ANY, BUILTIN, RECIPES, command_of
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.base import load
 from entrypoint.job.recipes.script import (
+    INSTEAD_OF_IT,
     OF_SLURM,
     EndsError,
     Found,
     NotAloneError,
     Script,
     is_of_slurm,
+    no_program,
     only_command,
     script_in,
     variable,
@@ -109,6 +111,11 @@ def _warnings(script: Script, found: Found) -> Iterator[str]:
         )
     for file, line in found.absent.items():
         yield f"{script.shown}, line {line}: {file} is not a file here, and sets nothing"
+    for program, line in found.away.items():
+        yield (
+            f"{script.shown}: {no_program(program, line)}. What the command takes from it may be "
+            f"otherwise on the nodes. {INSTEAD_OF_IT}"
+        )
     yield from (f"{script.shown}, {note}" for note in found.notes)
     for command in found.environments:
         yield f"{command}: no effect here; run it before Rollcall starts"

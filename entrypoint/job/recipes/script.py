@@ -61,6 +61,10 @@ SLURM = frozenset({"sbatch", "srun", "salloc"})
 OF_SLURM = "docs/platforms/slurm.md has the file for Slurm, whose job is a trainer's command alone"
 
 
+INSTEAD_OF_IT = "Run this where that program is, or write what it says into the script"
+"""What to do if this machine lacks a program that a script asks."""
+
+
 class NotAloneError(Exception):
     """The script runs as it is; the message is a clause that says why."""
 
@@ -74,6 +78,8 @@ class EndsError(NotAloneError):
         else:
             problem = f"the script ends there with an error{_last_words(row)}"
             remedy = "Give what it asks for: arguments behind its name, or variables before it"
+            if found := _away(row["away"], row["ended"]):
+                problem, remedy = f"{problem.rstrip('.')}. {no_program(*found)}", INSTEAD_OF_IT
         self.fault = Fault(f"{script}, line {row['ended']}", None, problem, remedy)
         super().__init__(str(self.fault))
 
@@ -100,6 +106,8 @@ class Found:
     """Variables that are not set where the command's words need them → the line."""
     absent: Mapping[str, int] = field(default_factory=dict)
     """Files that the script sources and that are not there → the line."""
+    away: Mapping[str, int] = field(default_factory=dict)
+    """Programs that this machine has not and whose output is in the command's words → the line."""
     environments: tuple[str, ...] = ()
     """Commands that change the environment of a shell, which the job does not have."""
     notes: tuple[str, ...] = ()
@@ -142,6 +150,8 @@ def only_command(
     if len(whole) < len(words) or directory is None or None in exported.values():
         what, why = next(iter(row["unknown"].items()), ("a part", "only a run tells it"))
         open_ = f"not all of its command is known before it runs (${what}, {why})"
+        lacking = [one for one in row["away"] if _names(f"{what} {why}", one[0])]
+        open_ += f". {no_program(*lacking[0])}" if lacking else ""
         raise NotAloneError(f"{open_}. Put a fixed value there")
     variables, rest = variables_before(whole)
     assigned = {**script.variables, **exported, **variables}
@@ -153,6 +163,7 @@ def only_command(
         left_out=tuple(_shown(one) for one in others if not _is_no_program(one)),
         unset=command["unset"],
         absent=row["absent"],
+        away=command["away"],
         environments=tuple(_shown(one) for one in others if _changes_environment(one)),
         notes=tuple(row["notes"]),
     )
@@ -180,6 +191,21 @@ def _without_a_trainer(script: Script, row: Mapping[str, Any]) -> NotAloneError:
             none += f". ROLLCALL_RECIPE=torchrun with `{_short(rest)}` alone runs that on every GPU"
             break
     return NotAloneError(none)
+
+
+def no_program(name: str, line: int) -> str:
+    """Return a sentence on a program that a script runs and that is not on this machine."""
+    return f"This machine has no program {name}, which line {line} runs"
+
+
+def _away(programs: Sequence[Sequence[Any]], ended: int) -> tuple[str, int] | None:
+    """Return the program for which a script has ended at a line, if one is absent before."""
+    before = [(name, line) for name, line in programs if line <= ended]
+    return before[-1] if before else None
+
+
+def _names(text: str, program: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(program)}(?![\w-])", text) is not None
 
 
 def _last_words(row: Mapping[str, Any]) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,39 @@ def test_a_demo_that_has_steps_refuses_another_seed_before_it_starts_anything(
     told = f"--seed 5: {run.root} has steps with --seed 0, and goes on with no other"
     assert f"{told}. Give that one, or another --dir" in capsys.readouterr().out
     assert not run.journal.exists()
+
+
+TELLS = """
+import sys
+from pathlib import Path
+from contract.files.os_errors import to_a_reader
+from entrypoint.commands import demo
+sys.exit(to_a_reader(lambda: demo.tell_end(demo.Layout(Path(sys.argv[1]), 0)) or 0))
+"""
+
+
+def test_a_finished_demo_exits_with_0_even_if_the_reader_of_its_output_has_left(
+    tmp_path: Path,
+) -> None:
+    run = Layout(tmp_path, 0).run
+    run.root.mkdir()
+    rows = [{"step": step, "train/reward": 0.5, "eval/accuracy": 0.5} for step in (1, 2)]
+    run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    result = {"eval_before": 0.4, "eval_after": 0.9, "steps": 1, "attempts": 1}
+    run.result.write_text(json.dumps(result))
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", TELLS, tmp_path],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (run.root / "learning_curve.png").is_file()
 
 
 def test_a_demo_goes_on_with_its_own_name_and_steps() -> None:

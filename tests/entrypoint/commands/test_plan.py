@@ -401,6 +401,8 @@ def test_what_nobody_can_know_of_a_program_is_a_note_with_the_variables_that_say
     (less,) = plan.plan(read_settings(environ | {names[0]: r"step (?P<step>\d+)"}))["notes"]
     assert less.startswith("not known of this program: checkpoints and how it resumes. ")
     assert names[0] not in less
+    unless = "Without them, steps are those of dicts in its log"
+    assert (unless in note, unless in less) == (True, False)
 
 
 def test_a_cluster_that_waits_for_jobs_has_none_to_plan() -> None:

@@ -33,6 +33,7 @@ from trainer.config.translate.bash.scope import Place
 from trainer.config.translate.bash.syntax import BYTES
 from trainer.config.translate.command import TRAINERS, TranslateError
 from trainer.config.translate.config_file import with_file
+from trainer.config.translate.hydra_file import with_hydra_file
 from trainer.config.translate.python_script import with_script
 from trainer.config.translate.result import Translation, flag_words
 from trainer.config.translate.rows import UNSET, Command
@@ -79,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(own)
     try:
         found = _command(options, command)
-        made = translated(with_script(with_launcher_files(with_file(found))))
+        found = with_hydra_file(with_launcher_files(with_file(found)))
+        made = translated(with_script(found))
     except TranslateError as error:
         return _fail(str(error), options)
     except (OSError, UnicodeDecodeError) as error:

@@ -9,13 +9,14 @@ stands for what only a run of the script tells.
 
 - `commands`: the `words` of each, its `directory`, in `exported` the variables that it gets
   otherwise than the script, in `unset` those that are not set where its words need them, with the
-  line
+  line, in `away` the programs of `$(…)` in its words that this machine has not, with the line
 - `unknown`: what only a run tells → why
 - `written`: files into which the script redirects; `absent`: files that it sources and that are not
   there → the line
 - `notes`: sentences on lines that bash reads otherwise than their writer meant
 - `ended`: the line at which the script ends before its end, else 0; `unbound`: the variable that is
   not set, if that ends it; `sets_up`: it reads a file of the machine, which may set that variable
+- `away`: programs of which it takes the answer and that this machine has not, with the line
 - `fails`: the script is sure to end so, with an error; `last_words`: what it says before
 - `error`, alone: why the script cannot be read
 """
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.translate.bash.open_text import is_open
+from trainer.config.translate.bash.scope import AWAY
 from trainer.config.translate.bash.syntax import BYTES
 from trainer.config.translate.shell import Place, Script, ScriptSyntaxError, read_whole
 
@@ -61,9 +63,14 @@ def _row(read: Script) -> dict[str, Any]:
                 "words": [_known(word) for word in words],
                 "directory": _known(directory) if isinstance(directory, str) else None,
                 "exported": {name: _known(value) for name, value in exported.items()},
-                "unset": dict(unset),
+                "unset": {name: at for name, at in lacks.items() if not name.startswith(AWAY)},
+                "away": {
+                    name.removeprefix(AWAY): at
+                    for name, at in lacks.items()
+                    if name.startswith(AWAY)
+                },
             }
-            for words, directory, exported, unset in zip(
+            for words, directory, exported, lacks in zip(
                 read.commands, read.directories, read.environments, read.lacking, strict=True
             )
         ],
@@ -74,6 +81,7 @@ def _row(read: Script) -> dict[str, Any]:
         "absent": dict(read.absent),
         "notes": list(read.notes),
         "sets_up": read.sets_up,
+        "away": list(read.away),
         "fails": read.fails,
         "last_words": read.last_words,
     }

@@ -47,6 +47,8 @@ class Script:
     """Whether it reads a file that sets up the machine, which may set any variable."""
     fails: bool = False
     """Whether it is sure to end before its end, and with another exit code than 0."""
+    away: Sequence[tuple[str, int]] = ()
+    """Programs of which it takes the answer and that this machine has not, with the line."""
     last_words: str = ""
     """What it says before that."""
 
@@ -131,6 +133,7 @@ def _script(record: Record, exported: Mapping[str, str]) -> Script:
         absent=record.absent,
         sets_up=record.sets_up,
         fails=record.fails,
+        away=record.away,
         last_words=record.last_words,
     )
 

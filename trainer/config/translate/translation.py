@@ -44,8 +44,13 @@ from trainer.config.translate.verl_conversions import MEGATRON
 
 ELLIPSES = ("...", "…", "etc.")
 HYDRA = re.compile(r"--config-(?P<what>path|name|dir)=(?P<value>.*)")
+FILE_NOT_READ = (
+    "the file is not read: give its keys that differ. Where verl is, the same command with "
+    "`--cfg job --resolve` prints all keys"
+)
 OF_EVERY_SHELL = ("HOME", "LOGNAME", "PWD", "USER")
 """Variables that a shell has set already."""
+REQUIRED = "is required"
 AS_WITHOUT = "the same as without it"
 RUN = "/checkpoints"
 """A run directory for the check of a translation; the entrypoint gives the right one."""
@@ -100,6 +105,8 @@ def translated(command: Command) -> Translation:
     elif not nodes.is_open(command):
         made.environment["EXPECTED_WORKERS"] = str(workers)
     _check(made)
+    if any(FILE_NOT_READ in sentence for sentence in made.lost):  # the file may have them
+        made.needed = [one for one in made.needed if REQUIRED not in one]
     made.lost = [*dict.fromkeys(made.lost)]
     return made
 
@@ -120,7 +127,7 @@ def _of_hydra(what: str, value: str) -> Iterator[str]:
     """Yield what a configuration of Hydra's own takes away."""
     if what == "path" or value.removesuffix(".yaml") == "ppo_trainer":
         return  # the directory says nothing by itself, and the file is main_ppo's own
-    which = MEGATRON if "megatron" in value else "the file is not read: give its keys that differ"
+    which = MEGATRON if "megatron" in value else FILE_NOT_READ
     yield f"--config-{what}={plain(value)}: {which}"
 
 
@@ -375,7 +382,7 @@ def _check(made: Translation) -> None:
         warnings = parse([*words, "--run_dir", RUN], incomplete=True).warnings
     except ConfigError as error:
         faults = [fault for fault in error.faults if not isinstance(fault, MissingFile)]
-        lacking = [fault for fault in faults if fault.problem == "is required"]
+        lacking = [fault for fault in faults if fault.problem == REQUIRED]
         made.needed += [str(one) for one in lacking if not is_told(made, one.path)]
         made.conflicts += [str(fault) for fault in faults if fault not in lacking]
         return

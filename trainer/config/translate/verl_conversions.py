@@ -317,7 +317,9 @@ def dynamic(value: str, values: Values) -> Answer:
 
 
 def engine_kind(value: str, values: Values) -> Answer:
-    return value if value in ("vllm", "hf") else absent(f"engines of {value} are absent: vLLM's")
+    if value in ("vllm", "hf"):
+        return value
+    return absent(f"there are no engines of {value} here, only vLLM's")
 
 
 def strategy(value: str, values: Values) -> Answer:

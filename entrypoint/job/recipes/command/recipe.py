@@ -62,6 +62,10 @@ FLAG_OF_FILE = {
     **dict.fromkeys((".jsonl", ".parquet", ".csv"), "--prompt_data"),
 }
 """End of a file's name → the flag that takes such a file: nobody runs it as a program."""
+STEPS_IN_LOG = (
+    "Without them, steps are those of dicts in its log, if it has any, such as "
+    "{'step': 7, 'loss': 2.5}"
+)
 LESS_MEMORY = MemoryAdvice(
     gpu="have the job take smaller batches on each GPU", node="have the job hold less on each node"
 )
@@ -138,7 +142,8 @@ def untold(settings: Settings) -> list[str]:
     lists = (_and(names) for names in (list(missing), list(missing.values())))
     verb = "says" if len(missing) == 1 else "say"
     told = "not known of this program: {}. {} {} it (docs/recipes/command.md)"
-    return [told.format(*lists, verb)]
+    unless = f". {STEPS_IN_LOG}" if "steps" in missing else ""
+    return [told.format(*lists, verb) + unless]
 
 
 def _and(words: Sequence[str]) -> str:

@@ -98,6 +98,20 @@ def test_a_file_that_is_sourced_and_is_not_there_sets_nothing_and_a_warning_says
     assert str(ends.fault).startswith("run.sh, line 2: the script ends there with an error")
 
 
+def test_a_program_that_is_absent_here_is_named_with_its_line(here: Path) -> None:
+    lacks = "This machine has no program {}, which line 2 runs"
+    asked = f"PATH=/none\nN=$(nvidia-smi -L)\n{VERL} n=$N"
+    (warning,) = of(asked).warnings
+    assert warning.startswith(f"run.sh: {lacks.format('nvidia-smi')}. ")
+    ends = of(asked.replace("PATH", "set -e; PATH"))
+    problem = f"the script ends there with an error. {lacks.format('nvidia-smi')}. Run this where"
+    assert problem in str(ends.fault)
+    untold = of(f"PATH=/none\nN=$(no-such-smi -L)\n{VERL} n=$N").said
+    assert f"{lacks.format('no-such-smi')}. Put a fixed value there" in untold
+    beside = of(f"PATH=/none\nnvidia-smi\n{VERL} n=1")
+    assert beside.warnings == ()
+
+
 def test_a_test_of_a_file_is_answered_unless_the_script_may_have_made_it(here: Path) -> None:
     (here / "model").mkdir()
     (here / "model" / "config.json").write_text("{}")

@@ -172,6 +172,49 @@ def test_hydra_s_own_files(capsys: pytest.CaptureFixture[str], word: str, lost: 
     assert "belongs to no flag" not in err
 
 
+OWN_OF_VERL = """
+hydra: {searchpath: ["file://verl/trainer/config"]}
+defaults: [ppo_trainer, base, _self_]
+trainer: {total_epochs: 3, n_gpus_per_node: 4}
+actor_rollout_ref: {model: {path: m/m}, rollout: {n: "${group}"}}
+group: 5
+algorithm: {adv_estimator: "${oc.env:NAME}"}
+"""
+
+
+@pytest.mark.parametrize("form", ["--config-name={} --config-path={}", "-cn {} -cp {}"])
+def test_a_file_of_verl_s_own_is_read_as_hydra_puts_it_together(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(OWN_OF_VERL)
+    base = "trainer: {total_epochs: 9}\ndata: {train_batch_size: 64}\n"
+    (tmp_path / "base.yaml").write_text(base)
+    words = form.format("mine", tmp_path).split()
+    _, out, err = run(capsys, "--", *VERL.split(), *words, "trainer.n_gpus_per_node=2")
+    made = flags(out)
+    assert made["--pretrain"] == ["m/m"]
+    assert made["--num_episodes"] == ["3"]
+    assert made["--actor_num_gpus_per_node"] == ["2"]
+    assert made["--rollout_batch_size"] == ["64"]
+    assert made["--n_samples_per_prompt"] == ["5"]
+    assert "algorithm.adv_estimator=${oc.env:NAME}: Hydra resolves it: give its value" in err
+    assert "not read" not in err
+
+
+@pytest.mark.parametrize("defaults", [None, "[{model: big}]", "[mine]", "[other]"])
+def test_a_file_of_verl_s_that_is_not_read_is_said_once_and_nothing_is_called_missing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, defaults: str | None
+) -> None:
+    if defaults:
+        (tmp_path / "mine.yaml").write_text(f"defaults: {defaults}\n")
+    words = ["--config-name", "mine", "--config-path", str(tmp_path)]
+    code, _, err = run(capsys, "--", *VERL.split()[:3], *words)
+    assert code == 1
+    assert err.count("--config-name=mine: the file is not read") == 1
+    assert "--cfg job --resolve` prints all keys" in err
+    assert ("is required" in err, "belongs to no flag" in err) == (False, False)
+
+
 def test_one_gpu_for_a_layer_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
     word = "actor_rollout_ref.rollout.expert_parallel_size"
     assert run(capsys, "--", *VERL.split(), MODEL, f"{word}=1")[0] == 0

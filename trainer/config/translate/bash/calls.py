@@ -11,7 +11,7 @@ from contract.launch.shell_wrapping import script_words, unwrapped
 from trainer.config.translate.bash import assignments, builtins, files, tools
 from trainer.config.translate.bash.flow import MOST_CALLS, NEXT, Flow, Runner, Step
 from trainer.config.translate.bash.open_text import is_open
-from trainer.config.translate.bash.scope import ARGUMENTS, Scope, text_of
+from trainer.config.translate.bash.scope import ARGUMENTS, AWAY, Scope, text_of
 from trainer.config.translate.bash.state import ABSENT, State, Unknown
 from trainer.config.translate.bash.syntax import (
     Node,
@@ -50,6 +50,8 @@ class Calls:
     def __init__(self, run: Runner) -> None:
         self._run = run
         self._depth = 0
+        self._outputs = 0
+        """How many `$(…)` are being read, one in another."""
 
     def call(self, node: Node, state: State, *, checked: bool) -> Flow:
         scope = self._run.scope(state)
@@ -90,6 +92,9 @@ class Calls:
         reads = PurePath(first).name in READERS and isinstance(state.source, str)
         script = [str(state.source)] if reads else []
         path = text_of(scope.value("PATH")) if state.whole else None
+        is_asked = self._outputs > 0 or first in tools.QUESTIONS
+        if path and is_asked and tools.is_away(first, path):
+            record.away.append((first, line(node)))
         if path and (found := tools.probed(words, path)) is not None:
             builtins.write(scope, found)
             state.status = int(not found)
@@ -339,10 +344,13 @@ class Calls:
         record = self._run.record
         outer = record.emptied
         commands, notes, ended = len(record.commands), len(record.notes), record.ended
-        said = len(record.said)
+        said, away = len(record.said), len(record.away)
+        self._outputs += 1
         self._run.each(node.get("Stmts") or [], inner)
+        self._outputs -= 1
         record.cut(commands)
-        record.emptied = outer | record.emptied
+        silent = {AWAY + name: place for name, place in record.away[away:]}
+        record.emptied = outer | record.emptied | silent
         del record.notes[notes:], record.said[said:]
         record.ended = ended
         files = any("Cmd" not in one for one in node.get("Stmts") or [])

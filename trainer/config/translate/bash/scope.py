@@ -24,6 +24,8 @@ from trainer.config.translate.rows import UNSET
 
 ARGUMENTS = "@"
 """Of `Record.made_of`: the arguments of the function that runs."""
+AWAY = "$("
+"""Of `Record.emptied`: before a program that this machine has not, in `$(…)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Record:
     """Files that the script reads and that are not there → the line."""
     said: list[str] = field(default_factory=list, init=False)
     """What the script itself has written."""
+    away: list[tuple[str, int]] = field(default_factory=list, init=False)
+    """Programs of which it takes the answer and that this machine has not, with the line."""
     last_words: str = field(default="", init=False)
     """What it had written when it ended before its end."""
     fails: bool = field(default=False, init=False)
@@ -71,7 +75,7 @@ class Record:
     lacking: list[dict[str, int]] = field(default_factory=list, init=False)
     """Of each command: variables that are not set where its words need them → the line."""
     emptied: dict[str, int] = field(default_factory=dict, init=False)
-    """The same of the words that are being read."""
+    """The same of the words that are being read; and of `$(…)` the programs behind AWAY."""
     made_of: dict[str, dict[str, int]] = field(default_factory=dict, init=False)
     """The same of each variable's value."""
 

@@ -66,6 +66,11 @@ def probed(words: list[str], path: str) -> Output:
     return None
 
 
+def is_away(name: str, path: str) -> bool:
+    """Return whether this machine has no program of this name. `path`: the script's PATH."""
+    return not is_open(name) and "/" not in name and shutil.which(name, path=path) is None
+
+
 def _asked(words: list[str], path: str) -> str:
     """Return what this machine answers; "" without the program, or if it does not answer."""
     if (program := shutil.which(words[0], path=path)) is None:
