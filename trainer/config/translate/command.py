@@ -36,6 +36,11 @@ TRL_PROGRAM = re.compile(rf"(?:[^=]*/)?trl|{UNSET}\((?:which|command -v) trl\)")
 """The program, also by its path, or as a shell looks it up."""
 TRL_STAGES = {"trl sft": "sft", "trl dpo": "dpo", "trl reward": "rm"}
 """Commands of TRL → the stage of Rollcall that trains the same."""
+OF_STAGES = (
+    "Its --model_name_or_path, --dataset_name and --output_dir are --pretrain, --dataset and "
+    "--save_path there"
+)
+"""What TRL's first flags are called by those stages."""
 OF_TRL = ("grpo", "sft", "dpo", "reward", "rloo", "kto", "env", "vllm-serve")
 """Commands of TRL."""
 VERL_SFT = re.compile(r"verl\.(trainer\.)?\w*sft\w*(\.\w+)*")
@@ -344,8 +349,9 @@ def _why_none(commands: Sequence[Sequence[str]], wanted: str) -> str:
         )
     if of_trl := TRL_STAGES.get(named):
         return (
-            f"{named} is not a command of PPO or GRPO. Run it as it is (docs/recipes/trl.md), or "
-            f"write the flags of `rollcall {of_trl}` (docs/supervised.md)"
+            f"{named} is not a command of PPO or GRPO. Run it as it is, by `rollcall up -- {named} "
+            f"…` (docs/recipes/trl.md), or write the flags of `rollcall {of_trl}` "
+            f"(docs/supervised.md). {OF_STAGES}"
         )
     if VERL_SFT.fullmatch(named):
         return (

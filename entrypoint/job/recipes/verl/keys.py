@@ -91,7 +91,9 @@ def absent_files(program: Path, words: Sequence[str], here: Path | None) -> Iter
         place = (start or Path()) / path
         if not place.is_dir():
             whole = "" if path.is_absolute() else f", which is {place},"
-            yield f"{_flag(option)} {path}{whole} is not a directory: give an absolute path"
+            meant = None if here is None or path.is_absolute() else here / path
+            instead = "an absolute path" if meant is None or not meant.is_dir() else str(meant)
+            yield f"{_flag(option)} {path}{whole} is not a directory: give {instead}"
             return
         places.append(place)
     name = f"{given.get(NAME, named[1]).removesuffix('.yaml')}.yaml"

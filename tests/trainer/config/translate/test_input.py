@@ -391,6 +391,8 @@ def test_a_whole_command_in_quotes_is_read(capsys: pytest.CaptureFixture[str]) -
         (["--", "ls", "-l"], "there is no command of a trainer"),
         (["--", "trl", "sft", "--x", "1"], "trl sft is not a command of PPO or GRPO. Run it as it"),
         (["--", "trl", "reward", "--x", "1"], "write the flags of `rollcall rm`"),
+        (["--", "trl", "dpo", "--x", "1"], "by `rollcall up -- trl dpo …` (docs/recipes/trl.md)"),
+        (["--", "trl", "sft", "--x", "1"], "--output_dir are --pretrain, --dataset and --save_p"),
         (["--", "python", "-m", "openrlhf.cli.train_rm"], "train_rm is not a command of PPO"),
         (["--", "python", "-m", "verl.experimental.fully_async_policy.fully_async_main", "a.b=1"],
          "fully_async_main is another program than verl's main_ppo, and has keys of its own. "

@@ -138,6 +138,14 @@ def test_keys_of_ones_own_configuration_are_judged(
     assert [fault in one for one in found] == [True] * bool(fault)
 
 
+def test_a_directory_that_is_relative_to_the_users_own_is_named_whole(
+    tmp_path: Path, python: str, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mine)
+    (fault,) = faults(tmp_path, python, f"{MAIN} --config-path sub --config-name mine")
+    assert fault.endswith(f", is not a directory: give {mine / 'sub'}")
+
+
 @pytest.mark.parametrize(
     "words",
     [
