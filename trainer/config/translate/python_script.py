@@ -20,14 +20,14 @@ from trainer.config.translate.python_source import (
     shown,
 )
 from trainer.config.translate.rows import Command
+from trainer.config.translate.script_classes import AFTER
+from trainer.config.translate.script_config import CONFIG, PARSERS, Configs, Said, is_read_elsewhere
 from trainer.config.translate.script_data import Data
 from trainer.config.translate.trl import TRL, reward_of
 
 OF_GRPO = {"num_generations", "max_completion_length", "reward_funcs", "steps_per_generation"}
 """Flags that no other trainer of TRL's has."""
-CONFIG, TRAINER, ADAPTER = "GRPOConfig", "GRPOTrainer", "LoraConfig"
-PARSERS = ("HfArgumentParser", "TrlParser")
-"""What gives a config by the flags of the command."""
+TRAINER, ADAPTER = "GRPOTrainer", "LoraConfig"
 TRAINERS = {
     **{"SFTTrainer": "sft", "DPOTrainer": "dpo", "RewardTrainer": "rm"},
     **dict.fromkeys(("KTOTrainer", "RLOOTrainer", "PPOTrainer", "OnlineDPOTrainer"), ""),
@@ -59,26 +59,9 @@ def with_script(command: Command) -> Command:
     if not command.program.endswith(".py") or not is_grpo(command.program, ()):
         return command
     script = _Script(command.program, command.given)
-    own = objects.own_fields(script.source, PARSERS)
-    own = {name: one for name, one in own.items() if name in command.given and not TRL.of(name)}
-    script.absent += [
-        f"{name}={' '.join(command.given[name])}: a field of the script's own {one}, not of "
-        f"{TRL.name}: what the script does with it is not taken over"
-        for name, one in own.items()
-    ]
-    options = script.source.options
-    flags = [name for name in command.given if name in options.flags and not TRL.of(name)]
-    script.absent += [
-        f"{name}={' '.join(command.given[name])}: an option of the script's own: what the script "
-        "does with it is not taken over"
-        for name in flags
-        if options.flags[name] not in options.used
-    ]
-    taken = {*own, *flags}
-    typed = {name: texts for name, texts in command.given.items() if name not in taken}
     return replace(
         command,
-        given={**script.given, **typed},
+        given={**script.given, **script.typed},
         exported=tuple(dict.fromkeys((*command.exported, *objects.environment(script.source)))),
         untold=tuple(dict.fromkeys(script.untold)),
         unread=script.unread,
@@ -91,56 +74,91 @@ class _Script:
     """What a script gives by constants, and a sentence on each argument that is none."""
 
     def __init__(self, file: str, typed: Mapping[str, tuple[str, ...]]) -> None:
-        self.file, self.typed = file, typed
+        self.file = file
         self.source = Source(file, typed)
+        self.typed = dict(typed)
+        """The command's flags that count more than the script."""
+        self.own: dict[str, tuple[str, ...]] = {}
+        """Those that the script's own options take."""
         self.given: dict[str, tuple[str, ...]] = {}
         self.untold: list[str] = []
         self.unread: dict[str, str] = {}
         self.absent: list[str] = []
         self.idle: list[str] = []
         self.trainers = self.source.calls(self.source.kinds(TRAINER))
-        for one in (CONFIG, TRAINER):
-            self._of_subclass(one)
+        self._of_own_trainer()
         self._of_configs()
         for call in self.trainers:
             self._of_trainer(call)
         self._of_calls()
         self._of_data()
+        options = self.source.options
+        self.absent += [
+            f"{name}={' '.join(texts)}: an option of the script's own: what the script does with "
+            "it is not taken over"
+            for name, texts in self.own.items()
+            if options.of(name) not in options.used
+        ]
 
-    def _of_subclass(self, name: str) -> None:
-        """Say what a class of the script changes, if it is called."""
-        kinds = self.source.kinds(name)
+    def _of_own_trainer(self) -> None:
+        """Say what a trainer's class of the script changes, if it is called."""
+        kinds = self.source.kinds(TRAINER)
         called = {named(call.func) for call in self.source.calls(kinds)}
         for own in sorted({kinds[one] for one in called} - {""}):
-            methods = objects.methods(self.source.classes[own])
-            said = f"{self.file}: {own} is the script's own {name}"
-            if methods:
-                self.absent.append(f"{said}: not taken over: {', '.join(methods)}")
-            else:
-                self.idle.append(f"{said}, and changes nothing")
+            self._of_class(own, TRAINER, objects.methods(self.source.classes[own]))
+
+    def _of_class(self, own: str, name: str, parts: list[str]) -> None:
+        said = f"{self.file}: {own} is the script's own {name}"
+        if parts:
+            self.absent.append(f"{said}: not taken over: {', '.join(parts)}")
+        else:
+            self.idle.append(f"{said}, and changes nothing")
+
+    def _of_own_flags(self, config: Configs) -> None:
+        """Take the script's own options out of the flags that count as TRL's."""
+        fields = objects.own_fields(self.source, PARSERS)
+        for name in [*self.typed]:
+            option, value = self.source.options.of(name), " ".join(self.typed[name])
+            of = fields.get(name, "")
+            if option or is_read_elsewhere(self.source):
+                self.own[name] = self.typed.pop(name)
+            elif of and not (config.has_parsed and TRL.of(name)):
+                del self.typed[name]
+                self.absent.append(
+                    f"{name}={value}: a field of the script's own {of}, not of "
+                    f"{TRL.name}: what the script does with it is not taken over"
+                )
 
     def _of_configs(self) -> None:
         """Take the arguments of the config that the trainer gets; of all, if that is not clear."""
-        kinds, source = self.source.kinds(CONFIG), self.source
         passed = [one for call in self.trainers for key, one in self._slots(call) if key == "args"]
-        used = [source.resolved(one) for one in passed]
-        chosen = [one for one in used if isinstance(one, ast.Call) and named(one.func) in kinds]
-        calls = chosen or source.calls(kinds)
-        for call in calls:
-            for place, node in enumerate(call.args):
-                self._of_config("output_dir" if place == 0 else "", node)
-            for key, node in source.arguments(call):
-                self._of_config(key, node)
-        if passed and not calls and not source.calls(PARSERS):
+        config = Configs(self.source, self.trainers, passed)
+        self._of_own_flags(config)
+        for name in config.overruled():
+            self.typed.pop(name, None)
+        for own in config.own:
+            parts = objects.methods(own.node)
+            others = [one for one in parts if not TRL.of(one) and one != AFTER]
+            if others or not parts:
+                self._of_class(own.node.name, CONFIG, others)
+        for sentence in config.absent:
+            self._tell("", sentence, "give its arguments as flags")
+        if passed and not config.calls and not self.source.calls(PARSERS):
             self._tell("args", f"args={shown(passed[0])}", "give its arguments as flags")
-        names = {plain_name(one) for one in passed} | {
-            plain_name(to)
-            for one in source.nodes
-            if isinstance(one, ast.Assign) and one.value in calls
-            for to in one.targets
-        }
-        for key, node in source.changes(names - {""}):
-            self._of_config(key, node)
+        for one in config.said():
+            if one.node is None:
+                self._undecided(one)
+            else:
+                self._of_config(one.key, one.node)
+
+    def _undecided(self, one: Said) -> None:
+        """Say that only a run tells whether an argument has a value: none counts."""
+        ours = next((row.ours for row in TRL.of(one.key) if row.ours), "")
+        if ours:
+            self._tell_unread(one.key, one.why, f"give --{ours}")
+        else:
+            self.given.pop(one.key, None)
+            self._tell(one.key, one.why, one.remedy)
 
     def _of_config(self, key: str, node: ast.expr) -> None:
         if not key:
@@ -154,6 +172,7 @@ class _Script:
         found = self.source.resolved(node)
         value = constant(found)
         if is_none(found):
+            self.given.pop(key, None)
             self.idle.append(f"{key}=None: the same as without it")
         elif value is not None and not is_empty(found):
             self._give(key, value)

@@ -1,6 +1,6 @@
 """What the source of a Python script says: its calls, and what its names stand for. Nothing runs.
 
-A name stands for its value if the script assigns it once, and changes it nowhere.
+A name stands for its value if the script certainly assigns it before, and changes it nowhere.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from trainer.config.translate.python_arithmetic import computed
+from trainer.config.translate.script_flow import FUNCTIONS, Places, decide
 from trainer.config.translate.script_options import Options
 
 MOST_SHOWN = 60
@@ -17,7 +18,6 @@ MOST_SHOWN = 60
 CHANGES = ("append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
 """Methods that change a list or a dictionary."""
 BUILT = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Source:
@@ -30,8 +30,11 @@ class Source:
             self.tree = ast.parse(Path(file).read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError):
             self.tree = ast.Module([], [])
-        self.nodes = [*ast.walk(self.tree)]
-        self.options = Options(self.nodes, typed or {})
+        self._read(typed or {})
+        decide(self.tree, self.resolved)
+        decided_by = self.options.used
+        self._read(typed or {})
+        self.options.used |= decided_by
         self.imports = {
             alias.asname or alias.name: f"{'.' * one.level}{one.module or ''}.{alias.name}"
             for one in self.nodes
@@ -48,6 +51,11 @@ class Source:
         """A name → the module that it is."""
         self.classes = {one.name: one for one in self.nodes if isinstance(one, ast.ClassDef)}
         self.functions = {one.name for one in self.nodes if isinstance(one, FUNCTIONS)}
+
+    def _read(self, typed: Mapping[str, tuple[str, ...]]) -> None:
+        self.nodes = [*ast.walk(self.tree)]
+        self.places = Places(self.tree)
+        self.options = Options(self.nodes, typed)
 
     def kinds(self, name: str) -> dict[str, str]:
         """Return the names by which a class is called here → the script's own subclass, or ""."""
@@ -73,23 +81,74 @@ class Source:
         return self._bound(node) if isinstance(node, ast.Name) else self.options.value(node)
 
     def _bound(self, node: ast.Name) -> ast.expr:
-        """Return what a name stands for; the name itself if that is not clear."""
-        values = self._values(node.id)
-        return values[0] if len(values) == 1 and values[0] is not None else node
+        """Return what a name stands for; the name itself if that is not certain."""
+        return self._value(node) or node
 
-    def _values(self, name: str) -> list[ast.expr | None]:
-        """Return all that a name may stand for; None for what is not written as an expression."""
-        found: list[ast.expr | None] = []
+    def _value(self, node: ast.Name) -> ast.expr | None:
+        """Return the value that certainly reaches the use of a name; None if none does."""
+        found = [*self._bindings(node.id)]
+        scopes = self.places.scopes(node)
+        visible = (one for one in scopes if one is scopes[0] or not isinstance(one, ast.ClassDef))
+        of = next((one for one in visible if any(scope is one for *_, scope in found)), None)
+        own = [(part, value) for part, value, scope in found if scope is of]
+        alone = len(own) == 1
+        if len(found) > 1 and self._is_global(node.id):
+            return None
+        is_ordered = of is scopes[0] and not self.places.is_in_loop(node)
+        if is_ordered and not alone:
+            own = [one for one in own if _line(one[0]) < node.lineno]
+        if not own or (not is_ordered and not alone) or self._is_changed(node, is_ordered):
+            return None
+        if not all(self.places.reaches(part, node) for part, _ in own):
+            return None
+        return max(own, key=lambda one: _line(one[0]))[1]
+
+    def _is_global(self, name: str) -> bool:
+        kinds = (ast.Global, ast.Nonlocal)
+        return any(isinstance(one, kinds) and name in one.names for one in self.nodes)
+
+    def _is_changed(self, node: ast.Name, is_ordered: bool) -> bool:
+        """Whether what a name stands for may be another one by its own method, or an entry."""
+        own = self.places.scopes(node)[0]
+        return any(
+            _changes(one, node.id)
+            and not (
+                is_ordered
+                and self.places.scopes(one)[0] is own
+                and getattr(one, "lineno", 0) > node.lineno
+            )
+            for one in self.nodes
+        )
+
+    def _bindings(self, name: str) -> Iterator[tuple[ast.AST, ast.expr | None, ast.AST | None]]:
+        """Yield what gives a name a value, the value, and the function or class that it is in.
+
+        The value is None for what is not written as an expression.
+        """
+        plain: set[ast.AST] = set()
         for one in self.nodes:
+            scope = self.places.scopes(one)[0]
             if isinstance(one, BUILT):
                 for to in targets(one):
                     if plain_name(to) == name:
-                        found.append(one.value)
-                    elif isinstance(to, ast.Tuple | ast.List) and name in map(plain_name, to.elts):
-                        found.append(None)
-            elif (isinstance(one, ast.arg) and one.arg == name) or _changes(one, name):
-                found.append(None)
-        return found
+                        plain.add(to)
+                        if one.value is not None:
+                            yield one, one.value, scope
+            elif isinstance(one, ast.arg) and one.arg == name:
+                yield one, None, self._owner(one)
+            elif one not in plain and _names(one) == name:
+                yield one, None, scope
+
+    def _owner(self, parameter: ast.arg) -> ast.AST | None:
+        return next(
+            (
+                one
+                for one in self.nodes
+                if isinstance(one, (*FUNCTIONS, ast.Lambda))
+                and any(part is parameter for part in ast.walk(one.args))
+            ),
+            None,
+        )
 
     def arguments(self, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
         """Yield the named arguments, and of each `**NAME` what its dictionary has.
@@ -117,13 +176,19 @@ class Source:
         else:
             yield "", node
 
-    def changes(self, names: Collection[str]) -> Iterator[tuple[str, ast.expr]]:
-        """Yield the attributes that the script sets on objects of these names."""
-        for one in self.nodes:
-            if isinstance(one, ast.Assign | ast.AnnAssign) and one.value is not None:
-                for to in targets(one):
-                    if isinstance(to, ast.Attribute) and plain_name(to.value) in names:
-                        yield to.attr, one.value
+
+def _names(one: ast.AST) -> str:
+    """Return the name to which a part of the syntax gives a value that is not written; or ""."""
+    if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load):
+        return one.id
+    if isinstance(one, ast.alias):
+        return one.asname or one.name
+    is_named = isinstance(one, (*FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs))
+    return (one.name or "") if is_named else ""  # type: ignore[attr-defined]
+
+
+def _line(node: ast.AST) -> int:
+    return int(getattr(node, "end_lineno", 0) or 0)
 
 
 def _changes(one: ast.AST, name: str) -> bool:
@@ -132,8 +197,6 @@ def _changes(one: ast.AST, name: str) -> bool:
         return one.func.attr in CHANGES and plain_name(one.func.value) == name
     if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store | ast.Del):
         return plain_name(one.value) == name
-    if isinstance(one, ast.For | ast.AugAssign | ast.comprehension):
-        return plain_name(one.target) == name
     return False
 
 

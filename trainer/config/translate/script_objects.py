@@ -6,13 +6,13 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 
 from trainer.config.translate.python_source import (
-    FUNCTIONS,
     Source,
     constant,
     is_none,
     named,
     plain_name,
 )
+from trainer.config.translate.script_flow import FUNCTIONS
 
 SLOTS = (
     "model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class",

@@ -12,6 +12,10 @@ PARSES = ("parse_args", "parse_known_args")
 SWITCHES = {"store_true": (True, False), "store_false": (False, True)}
 """An action → its value with the flag, and without it."""
 NUMBERS = ("int", "float")
+TEXTS = ("", "str", "Path")
+SWITCH = ("bool",)
+"""Types of options whose values are known; another one is a function of the script's."""
+BOTH_WAYS = "BooleanOptionalAction"
 
 
 class Options:
@@ -36,13 +40,18 @@ class Options:
                 for name, call in added
                 if name and names.count(name) == 1 and not {name, None} & changed
             }
-        for name, call in self.own.items():
+        for name, call in added if self._parsed else ():
             texts = (getattr(one, "value", None) for one in call.args)
-            flags = (one for one in texts if isinstance(one, str) and one.startswith("-"))
-            self.flags |= {flag.lstrip("-"): name for flag in flags}
-        self._typed = {
-            self.flags[flag]: texts for flag, texts in typed.items() if flag in self.flags
-        }
+            flags = [one.lstrip("-") for one in texts if isinstance(one, str) and one[:1] == "-"]
+            self.flags |= dict.fromkeys(flags, name)
+            if _action(call) == BOTH_WAYS:
+                self.flags |= {f"no-{flag}": name for flag in flags}
+        self._typed = {name: typed[flag] for flag in typed if (name := self.of(flag))}
+
+    def of(self, flag: str) -> str:
+        """Return the option that a flag sets, also if it is cut short; "" if none."""
+        found = {name for own, name in self.flags.items() if own.startswith(flag) and len(own) > 1}
+        return self.flags.get(flag, "") or (found.pop() if len(found) == 1 else "")
 
     def value(self, node: ast.expr) -> ast.expr:
         """Return the value of `args.NAME`; the node itself if it is no option, or not known."""
@@ -52,22 +61,24 @@ class Options:
         if call is None or node.value.id not in self._parsed:
             return node
         value = _value(call, self._typed.get(node.attr))
-        if value is None:
-            return node
         self.used.add(node.attr)
-        return value
+        return node if value is None else value
 
 
 def _called(call: ast.Call) -> str:
     return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
-def _changed(nodes: Sequence[ast.AST], parsed: Collection[str]) -> Iterator[str | None]:
+def _changed(nodes: Sequence[ast.AST], parsed: set[str]) -> Iterator[str | None]:
     """Yield the options that the script sets by itself; None if it may set any."""
     for one in nodes:
         if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
             if getattr(one.value, "id", "") in parsed:
                 yield one.attr
+        elif isinstance(one, ast.Assign) and not _parses(one.value, _makers(nodes)):
+            known = getattr(one.value, "id", "") in parsed
+            if not known and parsed & {getattr(to, "id", "") for to in one.targets}:
+                yield None  # another object has the name, too
         elif isinstance(one, ast.Call) and _called(one) == "set_defaults":
             yield from (key.arg for key in one.keywords)
         elif isinstance(one, ast.Call) and _sets_any(one, parsed):
@@ -101,62 +112,95 @@ def _name(call: ast.Call) -> str:
 
 def _holders(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield the names that what was parsed is given, also as a parameter of a function."""
-    makers = {
-        *PARSES,
-        *(
-            one.name
-            for one in nodes
-            if isinstance(one, ast.FunctionDef)
-            and any(isinstance(part, ast.Return) and _parses(part.value) for part in ast.walk(one))
-        ),
-    }
+    makers = _makers(nodes)
     found: set[str] = set()
     for one in nodes:
         if isinstance(one, ast.Assign) and _parses(one.value, makers):
             for to in one.targets:
                 first = to.elts[0] if isinstance(to, ast.Tuple) and to.elts else to
                 found.add(getattr(first, "id", ""))
-    yield from found - {""}
+    found -= {""}
+    for one in nodes:
+        if isinstance(one, ast.Assign) and getattr(one.value, "id", "") in found:
+            found |= {getattr(to, "id", "") for to in one.targets} - {""}
+    yield from found
     functions = {one.name: one.args.args for one in nodes if isinstance(one, ast.FunctionDef)}
     for call in (one for one in nodes if isinstance(one, ast.Call)):
         for parameter, given in zip(functions.get(_called(call), ()), call.args, strict=False):
             if _parses(given, makers) or getattr(given, "id", "") in found:
                 yield parameter.arg
+        for key in call.keywords if _called(call) in functions else ():
+            if key.arg and (_parses(key.value, makers) or getattr(key.value, "id", "") in found):
+                yield key.arg
+
+
+def _makers(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names of what parses: the methods, and the script's functions that return it."""
+    found = {*PARSES}
+    for one in nodes:
+        if isinstance(one, ast.FunctionDef):
+            returns = [part.value for part in ast.walk(one) if isinstance(part, ast.Return)]
+            names = {
+                getattr(to, "id", "")
+                for part in ast.walk(one)
+                if isinstance(part, ast.Assign) and _parses(part.value)
+                for to in part.targets
+            }
+            if any(_parses(value) or getattr(value, "id", "-") in names for value in returns):
+                found.add(one.name)
+    return found
 
 
 def _parses(node: ast.AST | None, makers: Collection[str] = PARSES) -> bool:
     return isinstance(node, ast.Call) and _called(node) in makers
 
 
+def _action(call: ast.Call) -> str:
+    action = _keywords(call).get("action")
+    return (
+        str(getattr(action, "value", "") or "")
+        if isinstance(action, ast.Constant)
+        else (getattr(action, "attr", getattr(action, "id", "")) if action else "")
+    )
+
+
 def _value(call: ast.Call, typed: tuple[str, ...] | None) -> ast.expr | None:
-    """Return an option's value as an expression; None if it must be given, and was not."""
+    """Return an option's value as an expression; None if it must be given, or is not known."""
     words = _keywords(call)
-    action = getattr(words.get("action"), "value", None)
+    action, kind = _action(call), _kind(words.get("type"))
     if action in SWITCHES:
         given, without = SWITCHES[action]
-        return ast.Constant(without if typed is None else given)
+        return words.get("default", ast.Constant(without)) if typed is None else ast.Constant(given)
     if typed is None:
         is_flag = "required" not in words and _is_dashed(call)
-        return words.get("default", ast.Constant(None) if is_flag else None)
-    is_number = getattr(words.get("type"), "id", "") in NUMBERS
-    values = [_typed_value(text, is_number=is_number) for text in typed]
+        default = words.get("default", ast.Constant(None) if is_flag else None)
+        is_text = isinstance(default, ast.Constant) and isinstance(default.value, str)
+        return None if is_text and kind not in TEXTS + NUMBERS else default
+    if action not in ("", "store") or kind not in TEXTS + NUMBERS + SWITCH:
+        return None
+    values = [_typed_value(text, kind) for text in typed]
     if "nargs" in words:
         return ast.List(elts=values, ctx=ast.Load())
     return values[0] if len(values) == 1 else None
+
+
+def _kind(node: ast.expr | None) -> str:
+    """Return the name of an option's type; "" without one, "?" of one that is written otherwise."""
+    return str(getattr(node, "id", getattr(node, "attr", "?"))) if node else ""
 
 
 def _is_dashed(call: ast.Call) -> bool:
     return any(str(getattr(one, "value", "")).startswith("-") for one in call.args)
 
 
-def _typed_value(text: str, *, is_number: bool) -> ast.expr:
-    if not is_number:
+def _typed_value(text: str, kind: str) -> ast.expr:
+    if kind in SWITCH:
+        return ast.Constant(bool(text))  # as bool("False"), which is True
+    if kind in TEXTS:
         return ast.Constant(text)
-    try:
-        return ast.Constant(int(text))
-    except ValueError:
-        pass
-    try:
-        return ast.Constant(float(text))
-    except ValueError:
-        return ast.Constant(text)
+    for convert in (int, float):
+        try:
+            return ast.Constant(convert(text))
+        except ValueError:
+            pass
+    return ast.Constant(text)

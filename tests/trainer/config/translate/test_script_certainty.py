@@ -1,0 +1,232 @@
+"""`rollcall translate` prints a script's value only if it certainly reaches TRL's trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.translate import flags, run
+
+HEAD = """\
+import argparse, dataclasses, torch
+from dataclasses import dataclass, field
+from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser
+parser = argparse.ArgumentParser()
+parser.add_argument("--debug", action="store_true")
+parser.add_argument("--size", default="small")
+parser.add_argument("--beta", type=float, default=0.1)
+parser.add_argument("--temperature", type=float, default=0.7)
+args = parser.parse_args()
+"""
+CONFIG = 'config = GRPOConfig(output_dir="o", num_generations=4, learning_rate=1e-5, beta=0.2)\n'
+END = """
+trainer = GRPOTrainer("m/m", "r/m", config, load_dataset("d/x"))
+{}
+trainer.train()
+"""
+RATE, KL = "--actor_learning_rate", "--init_kl_coef"
+
+
+def translated(
+    capsys: pytest.CaptureFixture[str], script: Path, text: str, *typed: str
+) -> tuple[int, dict[str, str | None], str]:
+    """Return the exit code, the values that tests look at, and what is said."""
+    script.write_text(text)
+    code, out, err = run(capsys, "--", "torchrun", "--nproc_per_node=1", str(script), *typed)
+    made = {name: " ".join(texts) for name, texts in flags(out).items()}
+    return code, {name: made.get(name) for name in (RATE, KL)}, err
+
+
+@pytest.mark.parametrize(
+    ("body", "typed", "expected"),
+    [
+        (CONFIG + "if args.debug:\n    config.learning_rate = 1e-3\n", "", "1e-05 0.2"),
+        (CONFIG + "if args.debug:\n    config.learning_rate = 1e-3\n", "--debug", "0.001 0.2"),
+        (CONFIG + "if not args.debug and args.size == 'big':\n    config.beta = 9\n", "",
+         "1e-05 0.2"),
+        (CONFIG + "def change(it):\n    it.beta = 0.4\nchange(config)\n", "", "1e-05 0.4"),
+        (CONFIG + "def never(it):\n    other.beta = 0.4\n", "", "1e-05 0.2"),
+        (CONFIG + "other = config\nother.beta = 0.4\n", "", "1e-05 0.4"),
+        (CONFIG + "setattr(config, 'beta', 0.4)\n", "", "1e-05 0.4"),
+        (CONFIG + "print(config)\nwith open('x'):\n    config.beta = 0.4\n", "", "1e-05 0.4"),
+        (CONFIG.replace("1e-5", "args.beta / 2") + "", "--beta 4", "2.0 0.2"),
+        (CONFIG, "--temperature 0.3 --size big", "1e-05 0.2"),
+        ("if args.size == 'small':\n    lr = 1e-4\nelse:\n    lr = 1e-6\n"
+         + CONFIG.replace("1e-5", "lr"), "", "0.0001 0.2"),
+        ("lr = 1e-5\nlr = lr * 2\n" + CONFIG.replace("1e-5", "lr") + "lr = 3\n", "", "2e-05 0.2"),
+        (CONFIG.replace("1e-5", "1e-3 if args.debug else 1e-4"), "", "0.0001 0.2"),
+    ],
+)  # fmt: skip
+def test_what_the_script_s_options_and_constants_decide_is_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str, typed: str, expected: str
+) -> None:
+    text = HEAD + body + END.format("")
+    code, made, err = translated(capsys, tmp_path / "train.py", text, *typed.split())
+    assert " ".join(map(str, made.values())) == expected, err
+    own = [one for one in ("--temperature", "--size") if one in typed]
+    assert code == (1 if own else 0), err
+    assert all(f"{one[2:]}=" in err and "an option of the script's own" in err for one in own)
+    assert "debug=" not in err
+
+
+@pytest.mark.parametrize(
+    ("body", "later", "expected", "said"),
+    [
+        (CONFIG + "if torch.cuda.is_available():\n    config.beta = 0.5\n", "", "1e-05 None",
+         "line 12: config.beta = 0.5, only if torch.cuda.is_available(), is not taken over: give"),
+        (CONFIG + "for one in things():\n    config.beta = 0.5\n", "", "1e-05 None", "in a loop"),
+        (CONFIG + "try:\n    config.beta = 0.5\nexcept OSError:\n    pass\n", "", "1e-05 None",
+         "line 12: config.beta = 0.5, which may not run"),
+        (CONFIG + "def hook():\n    config.beta = 0.5\nregister(hook)\n", "", "1e-05 None",
+         "line 12: config.beta = 0.5, in hook(), which may not run"),
+        (CONFIG + "config.beta *= 2\n", "", "1e-05 None", "line 11: config.beta is not taken"),
+        (CONFIG + "setattr(config, name, 2)\n", "", "1e-05 0.2", "which may change any argument"),
+        (CONFIG + "config.set_training(learning_rate=1)\n", "", "1e-05 0.2",
+         "line 11: config.set_training(learning_rate=1), which may change any argument"),
+        (CONFIG + "tune(config)\n", "", "1e-05 0.2", "line 11: tune(config), which may change"),
+        (CONFIG + "vars(config).update(own)\n", "", "1e-05 0.2", "which may change any argument"),
+        (CONFIG + "config = dataclasses.replace(config, beta=0.5)\n", "", "1e-05 None",
+         "line 11: dataclasses.replace(config, beta=0.5) is not taken over"),
+        (CONFIG, "trainer.args.learning_rate = 1", "None 0.2", "line 13: trainer.args.learning_ra"),
+        (CONFIG, "trainer.beta = 1", "1e-05 None", "line 13: trainer.beta, set once the trainer"),
+        (CONFIG, "setattr(trainer, 'beta', 1)", "1e-05 None", "line 13: setattr(trainer, 'beta'"),
+        (CONFIG, "config.learning_rate = 1", "None 0.2", "line 13: config.learning_rate = 1"),
+        (CONFIG, "trainer.train()", "1e-05 0.2", "line 13, 14: to train more than once"),
+        (CONFIG + "second = " + CONFIG.partition(" = ")[2].replace("0.2", "0.4")
+         + "config = pick(config, second)\n", "", "1e-05 None", "beta=0.2 or 0.4 is not taken"),
+        ("lr = 1e-5\nif torch.cuda.is_available():\n    lr = 1e-6\n"
+         + CONFIG.replace("1e-5", "lr"), "", "None 0.2", "learning_rate=lr is not taken over"),
+        ("def f(lr=2e-5):\n    return lr\nlr = f()\n" + CONFIG.replace("1e-5", "lr"), "",
+         "None 0.2", "learning_rate=lr is not taken over"),
+        ("from own import lr\n" + CONFIG.replace("1e-5", "lr"), "", "None 0.2",
+         "learning_rate=lr is not taken over"),
+        (CONFIG.replace("beta=0.2", "**overrides"), "", "1e-05 0.0",
+         "GRPOConfig(**overrides) is not taken over"),
+    ],
+)  # fmt: skip
+def test_what_only_a_run_decides_is_named_and_not_printed(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    body: str,
+    later: str,
+    expected: str,
+    said: str,
+) -> None:
+    text = HEAD + body + END.format(later)
+    code, made, err = translated(capsys, tmp_path / "train.py", text)
+    assert (code, " ".join(map(str, made.values()))) == (1, expected), err
+    assert said in err
+
+
+OWN = """\
+from dataclasses import dataclass, field
+from trl import GRPOConfig, GRPOTrainer, TrlParser
+
+RATE = 3e-5
+@dataclass
+class Base(GRPOConfig):
+    learning_rate: float = field(default=5e-5, metadata={"help": "of the user"})
+    beta: float = field(default_factory=lambda: 0.3)
+
+@dataclass
+class MyConfig(Base):
+    learning_rate: float = RATE
+"""
+CALLED = 'config = MyConfig("o")\n'
+FILLED = "(config,) = TrlParser((MyConfig,)).parse_args_and_config()\n"
+AFTER = """
+    def __post_init__(self):
+        super().__post_init__()
+        {}
+"""
+
+
+@pytest.mark.parametrize("made", [CALLED, FILLED])
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    ("after", "typed", "expected", "said"),
+    [
+        ("", "", "3e-05 0.3", ""),
+        ("", "--beta 0.6", "3e-05 0.6", ""),
+        ("self.beta = 0.7", "--beta 0.6", "3e-05 0.7", ""),
+        ("if self.beta: self.beta = 0.7", "", "3e-05 None", "MyConfig.__post_init__ sets beta"),
+        ("adapt(self)", "", "3e-05 0.3", "MyConfig.__post_init__ sets attributes"),
+    ],
+)
+def test_the_defaults_of_a_class_of_the_user_s_are_read(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    made: str,
+    apart: bool,
+    after: str,
+    typed: str,
+    expected: str,
+    said: str,
+) -> None:
+    own = OWN + (AFTER.format(after) if after else "")
+    if apart:
+        (tmp_path / "configs.py").write_text(own)
+        own = "from trl import GRPOTrainer, TrlParser\nfrom configs import MyConfig\n"
+    text = own + made + END.format("")
+    code, values, err = translated(capsys, tmp_path / "train.py", text, *typed.split())
+    assert " ".join(map(str, values.values())) == expected, err
+    assert (code, said in err) == (1 if said else 0, True), err
+    if apart:
+        (tmp_path / "configs.py").unlink()
+        code, values, err = translated(capsys, tmp_path / "train.py", text)
+        assert code == 1
+        assert "MyConfig" in err
+
+
+def test_a_class_without_dataclass_gives_no_default(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = OWN.replace("@dataclass\nclass MyConfig", "class MyConfig") + CALLED + END.format("")
+    code, values, err = translated(capsys, tmp_path / "train.py", text)
+    assert (code, values) == (1, {RATE: None, KL: "0.3"}), err
+    assert "the default MyConfig.learning_rate is not taken over" in err
+
+
+@pytest.mark.parametrize("package", ["click", "typer", "fire"])
+def test_options_that_another_package_reads_are_no_flags_of_trl(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, package: str
+) -> None:
+    text = f"import {package}\nfrom trl import GRPOConfig, GRPOTrainer\n" + CONFIG + END.format("")
+    code, values, err = translated(capsys, tmp_path / "train.py", text, "--beta", "9")
+    assert (code, values) == (1, {RATE: "1e-05", KL: "0.2"}), err
+    assert "beta=9: an option of the script's own" in err
+
+
+def test_a_flag_that_the_script_overrules_does_not_count(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made = "(config,) = TrlParser((GRPOConfig,)).parse_args_and_config()\nconfig.beta = 0.3\n"
+    text = f"from trl import GRPOConfig, GRPOTrainer, TrlParser\n{made}" + END.format("")
+    flagged = ("--beta", "9", "--learning_rate", "2e-6")
+    code, values, err = translated(capsys, tmp_path / "train.py", text, *flagged)
+    assert (code, values) == (0, {RATE: "2e-6", KL: "0.3"}), err
+
+
+@pytest.mark.parametrize(
+    ("option", "typed", "expected"),
+    [
+        ("type=rate, default=1e-6", "--lr 3", None),
+        ("type=rate, default='1'", "", None),
+        ("type=float, default=1e-6", "--l 3e-6", "3e-06"),
+        ("action=argparse.BooleanOptionalAction, default=1e-6", "--no-lr", None),
+    ],
+)
+def test_an_option_whose_value_only_its_type_tells_is_named(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    option: str,
+    typed: str,
+    expected: str | None,
+) -> None:
+    added = f'parser.add_argument("--lr", {option})\nargs'
+    text = HEAD.replace("\nargs", f"\n{added}")
+    text += CONFIG.replace("1e-5", "args.lr") + END.format("")
+    code, values, err = translated(capsys, tmp_path / "train.py", text, *typed.split())
+    assert (code, values[RATE]) == (0 if expected else 1, expected), err
+    assert ("learning_rate=args.lr is not taken over" in err) == (expected is None)

@@ -1,0 +1,125 @@
+"""What a script changes in a config of TRL's, or in its trainer, once they are made."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainer.config.translate.python_source import Source, constant, named, plain_name, targets
+from trainer.config.translate.script_flow import FUNCTIONS
+
+HARMLESS = (
+    *("to_dict", "to_json_string", "to_sanitized_dict", "get_process_log_level"),
+    *("main_process_first", "get_warmup_steps"),
+)
+"""Methods of a config that change nothing."""
+READERS = (
+    *("print", "str", "repr", "vars", "asdict", "getattr", "hasattr", "isinstance", "type", "id"),
+    *("pprint", "info", "debug", "warning", "log", "copy", "deepcopy", "get_peft_config"),
+)
+"""Functions that only read a config."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One statement that changes an attribute, or may change any of them."""
+
+    node: ast.AST
+    key: str
+    """The attribute; "" if it is not written."""
+    value: ast.expr | None
+    """None if it is not written as an expression."""
+
+    @property
+    def line(self) -> int:
+        return int(getattr(self.node, "lineno", 0))
+
+
+def aliases(source: Source, names: set[str]) -> set[str]:
+    """Return these names, and those by which the same objects are called elsewhere."""
+    found = names - {""}
+    functions = {one.name: one for one in source.nodes if isinstance(one, FUNCTIONS)}
+    while True:
+        more: set[str] = set()
+        for one in source.nodes:
+            if isinstance(one, ast.Assign) and plain_name(one.value) in found:
+                more |= {plain_name(to) for to in one.targets}
+            elif isinstance(one, ast.Call) and plain_name(one.func) in functions:
+                takes = functions[plain_name(one.func)].args
+                places = [*takes.posonlyargs, *takes.args]
+                given = [*zip(places, one.args, strict=False)]
+                more |= {to.arg for to, part in given if plain_name(part) in found}
+                more |= {plain_name(part) for to, part in given if to.arg in found}
+                more |= {key.arg or "" for key in one.keywords if plain_name(key.value) in found}
+        if more <= found | {""}:
+            return found
+        found |= more - {""}
+
+
+def of_config(source: Source, names: set[str], makers: set[str]) -> list[Change]:
+    """Return the changes of the objects of these names. `makers`: what may take them unchanged."""
+    found: list[Change] = []
+    for one in source.nodes:
+        if isinstance(one, ast.Call):
+            found += _of_call(source, one, names, makers)
+        elif isinstance(one, ast.Assign | ast.AnnAssign) and one.value is not None:
+            found += [
+                Change(one, to.attr, one.value)
+                for to in targets(one)
+                if isinstance(to, ast.Attribute) and plain_name(to.value) in names
+            ]
+        elif isinstance(one, ast.Attribute) and plain_name(one.value) in names:
+            if not isinstance(one.ctx, ast.Load):
+                found.append(Change(one, one.attr, None))
+            elif one.attr == "__dict__":
+                found.append(Change(one, "", None))
+    plain = {id(to) for one in source.nodes if isinstance(one, ast.Assign) for to in one.targets}
+    plain |= {id(one.target) for one in source.nodes if isinstance(one, ast.AnnAssign)}
+    found = [one for one in found if id(one.node) not in plain]
+    return sorted(found, key=lambda one: one.line)
+
+
+def _of_call(source: Source, call: ast.Call, names: set[str], makers: set[str]) -> Iterator[Change]:
+    name = named(call.func)
+    of = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if of is not None and plain_name(of) in names:
+        if name not in HARMLESS:
+            yield Change(call, "", None)
+        return
+    if name == "update" and isinstance(of, ast.Call) and named(of.func) == "vars":
+        if any(plain_name(one) in names for one in of.args):
+            yield Change(call, "", None)
+        return
+    if not any(plain_name(one) in names for one in _given(call)):
+        return
+    if name == "setattr" and len(call.args) == 3:
+        key = constant(source.resolved(call.args[1]))
+        is_known = isinstance(key, str)
+        yield Change(call, str(key) if is_known else "", call.args[2] if is_known else None)
+    elif name == "replace":
+        yield from (Change(call, key.arg or "", None) for key in call.keywords)
+    elif name not in makers and name not in READERS and name not in source.functions:
+        yield Change(call, "", None)
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(one.value for one in call.keywords)]
+
+
+def of_trainer(source: Source, names: set[str]) -> list[Change]:
+    """Return the changes of a trainer, and of its `args`."""
+    found: list[Change] = []
+    for one in source.nodes:
+        if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
+            of = one.value
+            if isinstance(of, ast.Attribute) and of.attr == "args":
+                of = of.value
+            if plain_name(of) in names:
+                found.append(Change(one, one.attr, None))
+        elif isinstance(one, ast.Call) and named(one.func) == "setattr" and len(one.args) == 3:
+            of = one.args[0]
+            of = of.value if isinstance(of, ast.Attribute) and of.attr == "args" else of
+            if plain_name(of) in names:
+                found.append(Change(one, str(constant(one.args[1]) or ""), None))
+    return sorted(found, key=lambda one: one.line)
