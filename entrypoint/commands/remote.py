@@ -21,7 +21,13 @@ from entrypoint import console
 from entrypoint.cluster.access import page_link
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.commands import terminal
-from entrypoint.commands.head_client import NoAnswerError, NoRunError, ask_there, patiently
+from entrypoint.commands.head_client import (
+    AwayError,
+    NoAnswerError,
+    NoRunError,
+    ask_there,
+    patiently,
+)
 from entrypoint.config.settings import Settings
 from entrypoint.job.jobs import JobState
 from entrypoint.run import unfit_head_note
@@ -32,6 +38,10 @@ Say = Callable[[Mapping[str, Any]], Iterable[str]]
 """Turns an answer of the head into lines."""
 TO_REPLACE = "start it again, or another node in its place"
 STOPS = "the head will save, stop and exit 143"
+ENDED = (
+    "the head was lost: what it had left on this machine is ended ({}), and its memory and GPUs "
+    "are free. A start with the same run directory goes on from the newest checkpoint"
+)
 MOST_NAMED = 8
 """Nodes of one warning that are named."""
 WATCH_SECONDS = 2.0
@@ -86,6 +96,12 @@ def stop(settings: Settings, options: argparse.Namespace) -> int:
             path = f"{job_path(options.job)}/stop"
             return _say(settings, options, ("POST", path), lambda row: [_after_stop(row, stops)])
         return _say(settings, options, ("POST", "/v1/stop"), lambda _: [STOPS])
+    except AwayError:
+        if options.job or not (ended := _ended_leftovers(settings)):
+            raise
+        row = {"ended_processes": ended, "run_dir": str(settings.run_dir)}
+        print(json.dumps(row) if options.json else ENDED.format(counted(ended, "process")))
+        return ExitCode.FINISHED
     except NoRunError:
         if not settings.run_dir.is_dir():
             raise
@@ -95,6 +111,15 @@ def stop(settings: Settings, options: argparse.Namespace) -> int:
             "ROLLCALL_RUN_DIR to the run's directory, or for a head elsewhere ROLLCALL_URL and "
             "ROLLCALL_TOKEN"
         ) from None
+
+
+def _ended_leftovers(settings: Settings) -> int:
+    """End what the run's lost head has left to run on this machine; return how many processes."""
+    from entrypoint.node import lost_processes  # few stops meet a lost head
+
+    with suppress(OSError):
+        return 0 if settings.url else lost_processes.end_of_run(RunFiles(settings.run_dir))
+    return 0
 
 
 def _after_stop(row: Mapping[str, Any], stops: str) -> str:

@@ -6,11 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import psutil
 
 from contract.durations import duration
 from contract.files.fd_store import FdStore
@@ -23,20 +20,17 @@ from entrypoint.config.settings import Secret, Settings
 from entrypoint.job.recipes import base as recipes
 from entrypoint.machine import address
 from entrypoint.net import sockets
-from entrypoint.node import head, heritage
+from entrypoint.node import head, heritage, lost_processes
 from entrypoint.node.heritage import Heritage, Succession
-from entrypoint.processes import process
 from entrypoint.processes.inbox import Inbox
-from entrypoint.run import candidacy, errors, lease, lost_head, succession
+from entrypoint.run import candidacy, errors, lease, succession
 from entrypoint.run.lease import HeldError, Lease
-from entrypoint.run.succession import Holder, Row, Vigil
+from entrypoint.run.succession import Holder, Vigil
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """Interval between looks at the lease of a head that does not answer."""
-END_SECONDS = 5.0
-"""Time for killed processes to be gone."""
 
 
 class TookOverError(Exception):
@@ -177,7 +171,8 @@ class Candidate:
             settings, role = heritage.heir(self.settings, self._heritage, self._address)
             if why := _unfit(settings):
                 return self._withdraw(why)
-            if (why := _taken_port(settings)) and _end_left_over(vigil.row):
+            if (why := _taken_port(settings)) and (ended := lost_processes.end(vigil.row)):
+                log.warning("what the lost head had left on this machine is ended: %d", ended)
                 why = _taken_port(settings)
             if why:
                 self.watch.says = self._masked(why)
@@ -221,27 +216,6 @@ def _unfit(settings: Settings) -> str:
     if not settings.waits_for_jobs and (faults := recipes.load(settings.recipe).faults(settings)):
         return "; ".join(faults)
     return ""
-
-
-def _end_left_over(row: Row) -> bool:
-    """End what the holder of a lease has left on this machine; return whether there was any.
-
-    The holder itself must have ended: one that is only frozen goes on as a worker.
-    """
-    mark = str(row.get("mark", ""))
-    owner = mark.removeprefix(f"{process.NODE_OWNER}=")
-    is_here = row.get("boot_id") == lease.boot_id() and owner not in ("", mark)
-    if not is_here or owner == process.identity() or owner in process.other_identities():
-        return False
-    found = []
-    for pid in lost_head.marked(mark):
-        with suppress(psutil.Error):
-            found.append(psutil.Process(pid))
-    if found:
-        log.warning("ending what the lost head has left on this machine: %d processes", len(found))
-        process.kill(found)
-        psutil.wait_procs(found, END_SECONDS)
-    return bool(found)
 
 
 def _taken_port(settings: Settings) -> str:

@@ -5,6 +5,7 @@ Each head writes to its journal how long it may be away, or why no worker may ta
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -186,10 +187,10 @@ def left_over(run: RunFiles, told: Failover, silence: float) -> str:
         return ""
     which = "1 process of it still runs" if len(pids) == 1 else f"{len(pids)} of its processes run"
     hand = f". By hand: kill -9 {' '.join(map(str, pids))}" if len(pids) <= MOST_NAMED else ""
-    return (
-        f". {which} on this machine: memory and GPUs may be in use. A start here ends what is left "
-        f"first{hand}"
-    )
+    ends = "A start here ends what is left first"
+    if not is_awaited(told, silence):
+        ends = f"rollcall stop {shlex.quote(str(run.root))} ends what is left, as a start here does"
+    return f". {which} on this machine: memory and GPUs may be in use. {ends}{hand}"
 
 
 def marked(mark: str) -> list[int]:

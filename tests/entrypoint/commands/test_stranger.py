@@ -298,3 +298,33 @@ def test_the_report_of_a_cluster_whose_head_was_killed_has_the_command_that_star
     assert first.endswith("the run continues")
     assert command == f"to start it again: {again}"
     assert last == "  finished: done"
+
+
+def test_stop_ends_what_a_lost_head_has_left_on_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFiles(tmp_path)
+    run.token.write_text(TOKEN)
+    run.token.chmod(0o600)
+    append_event(run.journal, "start", "this is the head", {})
+    own = {"ROLLCALL_NODE_OWNER": f"a head of {tmp_path}"}
+    where = {"ROLLCALL_RUN_DIR": str(tmp_path)}
+    lease = Lease(run.leases, lambda why: None, "127.0.0.1")
+    lease.about = {"mark": "ROLLCALL_NODE_OWNER=" + own["ROLLCALL_NODE_OWNER"]}
+    with subprocess.Popen(["sleep", "600"], env=own) as left:
+        with lease:
+            assert rollcall(where, "stop") == 69
+            beat = lease.path.read_text()
+        lease.path.write_text(beat)  # as if it had been killed
+        assert rollcall(where, "stop") == 69, "it may be beginning again"
+        assert left.poll() is None
+        long_ago = time.time() - 200
+        os.utime(lease.path, (long_ago, long_ago))
+        assert rollcall(where, "status") == 69
+        assert "1 process of it still runs on this machine" in capsys.readouterr().err
+        assert left.poll() is None
+        assert rollcall(where, "stop") == 0
+        assert "left on this machine is ended (1 process), and its memory" in capsys.readouterr().out
+        assert left.wait(10) is not None
+    assert rollcall(where, "stop") == 69
+    assert f"The head of {tmp_path} was on" in capsys.readouterr().err
