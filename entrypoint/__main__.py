@@ -358,7 +358,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         remote,
         rotate_token,
     )
-    from entrypoint.commands.head_client import NoAnswerError
+    from entrypoint.commands.head_client import NoAnswerError, NoRunError
     from entrypoint.run import errors
 
     options = arguments.parse(call.command, call.arguments)
@@ -390,6 +390,8 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         sentence, code = str(error), error.exit_code
         if not is_named and (lack := named_run.directory_without_run(options)):
             sentence, code = f"{lack}. {OTHER_THINGS_NAME}", ExitCode.USAGE
+        elif isinstance(error, NoRunError) and (found := node_shell.lives_beside(environ)):
+            sentence = f"no setting names a run: {found}"
         return arguments.fail(sentence, code, as_json=options.json)
     except OSError as error:
         if isinstance(error, BrokenPipeError) or _of_output(error):
@@ -406,15 +408,23 @@ def _of_asked_run(
 
     `open` is given the path of a run that it finds. Raises UnnamedRunError.
     """
-    from entrypoint.commands import found_run, node_shell
+    from entrypoint.commands import found_run, named_run, node_shell
 
     is_guessed = False
     if options.run_dir:
         environ = node_shell.of_run(environ, options.run_dir)
     elif not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run
-        environ, own = node_shell.with_node(environ, address=options.address or ""), environ
+        may_be_log = is_named or hasattr(options, "names")
+        lack = "" if may_be_log else named_run.directory_without_run(options)
+        no_run = node_shell.UnnamedRunError(f"{lack}. {OTHER_THINGS_NAME}")
+        try:
+            environ, own = node_shell.with_node(environ, address=options.address or ""), environ
+        except node_shell.UnnamedRunError as error:
+            raise (no_run if lack else error) from None
         is_taken = environ is not own
         is_guessed = is_taken and not node_shell.is_only_run(environ)
+        if lack and (is_guessed or not is_taken):
+            raise no_run
         if is_taken and not is_named:
             node_shell.refuse_guess(command, environ)
             print(node_shell.about(environ), file=sys.stderr)

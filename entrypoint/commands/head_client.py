@@ -265,7 +265,8 @@ def _no_run(settings: Settings) -> str:
     A directory that a setting names may wait for a head that is still to start.
     """
     directory = settings.run_dir
-    if settings.url is not None or host_to_ask(settings) != "localhost":
+    is_named = settings.variable("run_dir") is not None
+    if settings.url is not None or (is_named and host_to_ask(settings) != "localhost"):
         return ""
     if RunFiles(directory).journal.exists():
         return ""

@@ -19,8 +19,9 @@ PROC = Path("/proc")
 FIRST = "1"
 """The container's first process."""
 TAKE_OVER = """while IFS= read -r -d '' word; do export "$word"; done < /proc/1/environ"""
-ELSEWHERE = ("ROLLCALL_URL", "ROLLCALL_HEAD_ADDRESS")
+ELSEWHERE = ("ROLLCALL_URL", "ROLLCALL_HEAD_ADDRESS", "HEAD_POD_ID")
 """Variables that say where a head is, whatever its run."""
+RUN_DIR = "ROLLCALL_RUN_DIR"
 PORT = re.compile(r":(\d+)/?$")
 """At the end of an address."""
 SHOWN = 4
@@ -123,10 +124,28 @@ def refuse_guess(command: str, node: Mapping[str, str], proc: Path = PROC) -> No
     """
     if command not in CHANGES or is_only_run(node, proc):
         return
+    raise UnnamedRunError(f"No setting names a run, and {command} changes one: {_lives(node)}")
+
+
+def lives_beside(environ: Mapping[str, str], proc: Path = PROC) -> str:
+    """Return which run lives on this machine, if settings name none; "" if none lives, or one does.
+
+    A shell with other settings is asked of their run, and no run is guessed for it.
+    """
+    if any(environ.get(name, "").strip() for name in ("ROLLCALL_URL", RUN_DIR)):
+        return ""
+    try:
+        node = with_node({}, proc)
+    except UnnamedRunError as error:
+        return str(error)
+    return _lives(node) if node else ""
+
+
+def _lives(node: Mapping[str, str]) -> str:
     run = _run_of(node)
-    raise UnnamedRunError(
-        f"No setting names a run, and {command} changes one: {_name_of(node)} of the run in {run} "
-        f"lives on this machine. If you mean that run, set ROLLCALL_RUN_DIR={shlex.quote(run)}"
+    return (
+        f"{_name_of(node)} of the run in {run} lives on this machine. If you mean that run, set "
+        f"{RUN_DIR}={shlex.quote(run)}"
     )
 
 

@@ -134,7 +134,24 @@ def test_stop_without_a_named_run_is_an_error_of_use(
     assert "set ROLLCALL_RUN_DIR=/workspace/run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["logs", "events", "status"])
+@pytest.mark.parametrize("words", [("stop",), ("stop", "job-1"), ("status",)])
+@pytest.mark.parametrize("other", ["ROLLCALL_BIND", "ROLLCALL_HEAD_ADDRESS", "EXPECTED_WORKERS"])
+def test_a_shell_whose_settings_name_no_run_is_told_which_lives_here(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    other: str,
+) -> None:
+    taken = node_shell.with_node
+    monkeypatch.setattr(node_shell, "with_node", lambda env, *_, **__: taken(env) if env else HEAD)
+    given = LOGIN | {other: "0" if other == "EXPECTED_WORKERS" else "127.0.30.2"}
+    assert entry._ask(cli.parse(words), given) == 64
+    said = capsys.readouterr().err
+    assert said.startswith("no setting names a run: a node of the run in /workspace/run lives on")
+    assert "set ROLLCALL_RUN_DIR=/workspace/run" in said
+
+
+@pytest.mark.parametrize("command", ["logs", "events", "status", "stop", "wait"])
 def test_a_directory_without_a_run_is_no_word_for_the_run_beside_the_shell(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -155,6 +172,7 @@ def test_a_directory_without_a_run_is_no_word_for_the_run_beside_the_shell(
     said = capsys.readouterr().err
     assert "empty is not a run: it has no journal.jsonl; give the run's directory" in said
     assert "For a job, a node or a log of this name, set ROLLCALL_RUN_DIR" in said
+    assert ("No setting names a run" in said) == (command == "logs")
     assert entry._ask(cli.parse(["logs", "reward"]), LOGIN) == 0
 
 

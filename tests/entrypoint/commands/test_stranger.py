@@ -324,7 +324,9 @@ def test_stop_ends_what_a_lost_head_has_left_on_this_machine(
         assert "1 process of it still runs on this machine" in capsys.readouterr().err
         assert left.poll() is None
         assert rollcall(where, "stop") == 0
-        assert "left on this machine is ended (1 process), and its memory" in capsys.readouterr().out
+        assert (
+            "left on this machine is ended (1 process), and its memory" in capsys.readouterr().out
+        )
         assert left.wait(10) is not None
     assert rollcall(where, "stop") == 69
     assert f"The head of {tmp_path} was on" in capsys.readouterr().err
