@@ -222,8 +222,7 @@ def _refuse_as_notice(path: Path) -> None:
     from contract.files import notice
 
     if problem := notice.unusable(path):
-        remedy = "name a file in a directory of this user alone, which may be missing"
-        raise ConfigError([Fault("ROLLCALL_PREEMPT_FILE", str(path), problem, remedy)])
+        raise ConfigError([Fault("ROLLCALL_PREEMPT_FILE", str(path), problem, notice.REMEDY)])
 
 
 def _refuse_wrong_addresses(settings: Settings) -> None:

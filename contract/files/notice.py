@@ -8,6 +8,8 @@ from pathlib import Path
 
 from contract.files import private_dir
 
+REMEDY = "name a file in a directory of this user alone, which may be missing"
+
 
 def unusable(path: Path) -> str:
     """Return why no message can come to this path; "" if one can. Make its directory, if missing.

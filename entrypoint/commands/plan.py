@@ -1,4 +1,4 @@
-"""`plan`: what this node would do, secrets masked, doing none of it: no DNS, no socket.
+"""`plan`: what this node would do, secrets masked, doing none of it: no DNS, no connection.
 
 Only the user's own reward function and environment are run, in a process of their own.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from contract.exit_codes import ExitCode
+from contract.files import notice
 from contract.options import ConfigError, Fault, ended
 from contract.redaction import MASK, redact
 from contract.resources import NodeResources
@@ -103,6 +105,8 @@ def plan(
         if settings.token is not None:
             run_token.given(settings.token)
         decided = role.decide(settings)
+        if not other.elsewhere and (found := list(_of_this_machine(settings, decided))):
+            raise ConfigError(found)
     except ConfigError as error:
         beside = _of_the_job(recipes.faults_beside(settings), other)
         return _row(**given, faults=(*_as_typed(error.faults, other), *beside))
@@ -138,6 +142,27 @@ def main(
     else:
         show(row, cost=cost, said=said)
     return ExitCode.USAGE if row["faults"] else ExitCode.FINISHED
+
+
+def _of_this_machine(settings: Settings, decided: Head | Worker) -> Iterator[Fault]:
+    """Yield what `up` refuses on this machine, as far as nobody else has to be asked."""
+    path = settings.preempt_file
+    if path and path.parent.exists() and (problem := notice.unusable(path)):
+        yield Fault("ROLLCALL_PREEMPT_FILE", str(path), problem, notice.REMEDY)
+    named, bind = role.head_address(settings), role.bind_address(settings)
+    hosts = [bind, named.value if named else bind]
+    if isinstance(decided, Head) and bind and all(map(_is_literal, hosts)):
+        from entrypoint.machine import address  # it looks up names
+
+        if fault := address.bind_fault(settings):
+            yield fault
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        return bool(ip_address(host))
+    except ValueError:
+        return False
 
 
 def _job_row(

@@ -42,13 +42,19 @@ def service_links(environ: Mapping[str, str]) -> tuple[str, ...]:
 def alike(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each name that may be a misspelt variable without our prefix, and that variable.
 
-    The variable is not set, and the name is none that a platform or a library has for itself.
+    The name is none that a platform or a library has for itself. If the variable is set, too, the
+    name is nearly the same, and has another value.
     """
     theirs = (*PASSED_ON, "RUNPOD_", "KUBERNETES_", *service_links(environ))
     unset = [one for one in variable_names() if "ROLLCALL" not in one and not environ.get(one)]
     known = variable_names()
+    given = [one for one in known if "ROLLCALL" not in one and one not in unset]
     for name in sorted(environ):
         if name in known or not environ[name].strip() or name.upper().startswith(theirs):
             continue
         if meant := nearest(name.upper(), unset, cutoff=ALIKE):
+            yield name, meant
+            continue
+        meant = nearest(name.upper(), given, cutoff=MISSPELT)
+        if meant not in ("", name.upper()) and environ[name].strip() != environ[meant].strip():
             yield name, meant

@@ -51,8 +51,10 @@ SHELL_LIKE = (parsers.arguments, job_parsers.resume_arguments)
 """Parsers of words that are quoted as in a shell."""
 ISSUED_KEYS = ("HF_", "HUGGING_FACE_", "WANDB_")
 """How names begin of variables whose secrets others have issued: no word is such a secret."""
-HARMLESS = re.compile(r"[\d.,:+-]{1,15}|[a-z][a-z_]{0,11}|(?:~|\.\.?)?/.*")
-"""Matches a number, a short word and a path: no issuer's secret is one."""
+HARMLESS = re.compile(
+    r"[\d.,:+-]{1,15}|\d[\d.]{0,7}[A-Za-z]{1,3}|[a-z][a-z_]{0,11}|(?:~|\.\.?)?/.*"
+)
+"""Matches a number, also with a unit, a short word and a path: no issuer's secret is one."""
 QUOTED = ("is in quotes, and the quotes are part of the value", "remove the quotes")
 """`docker --env-file` and manifests keep the quotes that a shell would take away."""
 
@@ -314,5 +316,7 @@ def _alike(name: str, known: Sequence[str]) -> str:
     wanted = name.upper().removeprefix(PREFIX)
     if wanted in bare:
         return bare[wanted]
+    if near := nearest(wanted, bare, cutoff=MISSPELT):
+        return bare[near]
     close = difflib.get_close_matches(wanted, bare, n=2, cutoff=0.5)
     return " or ".join(bare[spelling] for spelling in close) or "one that the README lists"

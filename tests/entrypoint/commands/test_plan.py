@@ -458,3 +458,19 @@ def test_a_plan_for_this_machine_alone_warns_that_the_default_run_directory_is_n
     assert plan.plan(replace(missing, run_dir=tmp_path))["warnings"] == []
     given = read_settings(alone | {"ROLLCALL_RUN_DIR": str(tmp_path / "missing")})
     assert plan.plan(given)["warnings"] == []
+
+
+def test_plan_refuses_the_addresses_and_files_that_up_refuses_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bound = {"EXPECTED_WORKERS": "1", "ROLLCALL_BIND": "127.0.30.2", "ROLLCALL_JOB": "true"}
+    settings = read_settings(bound | {"ROLLCALL_RECIPE": "command"})
+    assert plan.main(settings, as_json=False) == 64
+    assert "set ROLLCALL_HEAD_ADDRESS=127.0.30.2, too" in capsys.readouterr().err
+    assert plan.plan(settings, PlannedNodes(elsewhere=True))["faults"] == []
+    (tmp_path / "notice").mkdir()
+    notice = {"ROLLCALL_PREEMPT_FILE": str(tmp_path / "notice"), "EXPECTED_WORKERS": "0"}
+    assert plan.main(read_settings({"ROLLCALL_JOB": "true", **notice}), as_json=False) == 64
+    assert "is there, and is not a regular file" in capsys.readouterr().err
+    named = read_settings(bound | {"ROLLCALL_BIND": "a-name-of-the-cluster"})
+    assert "ROLLCALL_BIND" not in str(plan.plan(named)["faults"]), "no name server is asked"

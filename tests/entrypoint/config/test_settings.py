@@ -228,6 +228,7 @@ def test_a_fault_has_no_other_as_its_consequence(environ: dict[str, str], at_fau
         ("ROLLCALL_WROKERS", "ROLLCALL_MIN_WORKERS"),
         ("ROLLCALL_EXPECTED_WORKERS", "EXPECTED_WORKERS"),
         ("ROLLCALL_RUNDIR", "ROLLCALL_RUN_DIR"),
+        ("ROLLCALL_GRACE_SECOND", "spell it as ROLLCALL_GRACE_SECONDS"),
         ("ROLLCALL_TOKEN_FLE", "ROLLCALL_TOKEN_FILE"),
         ("rollcall_run_dir", "ROLLCALL_RUN_DIR"),
     ],
@@ -237,6 +238,7 @@ def test_an_unknown_name_with_our_prefix_is_offered_the_nearest_right_one(
 ) -> None:
     told = faults({wrong: "hunter2"})
     assert right in told[wrong]
+    assert "REPLACE_COMMAND" not in told[wrong]
     assert "hunter2" not in told[wrong]  # it may be a misspelt secret
 
 
@@ -270,6 +272,9 @@ def test_variables_of_others_that_resemble_ours_are_let_be() -> None:
             "HEAD_POD is not a setting and does not count: did you mean",
         ),
         ({"EXPECTED_WORKER_COUNT": "2"}, "did you mean EXPECTED_WORKERS?"),
+        ({"EXPECTED_WORKER": "2", "EXPECTED_WORKERS": "0"}, "did you mean EXPECTED_WORKERS?"),
+        ({"EXPECTED_WORKER": "0", "EXPECTED_WORKERS": "0"}, ""),
+        ({"expected_workers": "2", "EXPECTED_WORKERS": "0"}, ""),
         ({"HEAD_POD": "abc", "HEAD_POD_ID": "abc"}, ""),
         ({"HEAD_SERVICE_HOST": "10.0.0.7", "HEAD_POD_SERVICE_HOST": "10.0.0.8"}, ""),
         ({"HEAD_POD_SERVICE_HOST": "10.0.0.8", "HEAD_POD_PORT": "tcp://10.0.0.8:1"}, ""),
@@ -532,6 +537,7 @@ def test_a_key_of_the_page_starts_no_node(capsys: pytest.CaptureFixture[str]) ->
         ({"ROLLCAL_TOKEN": "a1B2c3D4e5F6"}, "ROLLCAL_TOKEN='********'"),
         ({"ROLLCALL_TOKN": "2"}, "ROLLCALL_TOKN='********'"),
         ({"ROLLCALL_SOMETHING": "a1B2c3D4e5F6"}, "ROLLCALL_SOMETHING='********'"),
+        ({"ROLLCALL_GRACE_SECOND": "5s"}, "ROLLCALL_GRACE_SECOND='5s'"),
         ({"ROLLCALL_MY_PASSWORD": "word"}, "ROLLCALL_MY_PASSWORD='********'"),
     ],
 )
