@@ -109,6 +109,12 @@ def _flag(option: str) -> str:
     return next(flag for flag, meaning in OPTIONS.items() if meaning == option)
 
 
+def names_own_file(words: Sequence[str]) -> bool:
+    """Return whether Hydra's options of files name a directory of one's own."""
+    options = _options(words)
+    return options is not None and not options[0].keys().isdisjoint((PATH, MORE))
+
+
 def is_checked(program: Path, package: Path, overrides: Sequence[str]) -> bool:
     """Return whether `strange` knows the keys."""
     return _read(program, package, overrides) is not None

@@ -29,7 +29,7 @@ from entrypoint.job.recipes.interpreters import (
     unanswered,
 )
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
-from entrypoint.job.recipes.verl import checkpoints, command_line, installed
+from entrypoint.job.recipes.verl import checkpoints, command_line, installed, keys
 from entrypoint.job.recipes.verl.command_line import (
     DIRECTORY,
     FREQUENCY,
@@ -46,6 +46,8 @@ from entrypoint.run.failure_classes import FailureClass
 
 SAVE_EVERY = 20
 """Steps between two checkpoints, if the user does not say: verl's default is never."""
+ADDED = (FREQUENCY, DIRECTORY, LOGGER, command_line.NNODES, command_line.GPUS)
+"""Overrides that the recipe adds if the command does not have them."""
 NUMBER = r"(?:np\.float\d+\()?(?P<{}>[-+.\de]+)"
 STEP_PATTERN = re.compile(
     r"^step:(?P<step>\d+) - "
@@ -303,6 +305,14 @@ def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
             f"{python}"
         )
     yield from command_line.risks(command)
+    added = [key for key in ADDED if command.value(key) is None]
+    if settings.wandb_api_key is not None:  # verl's own loggers stay
+        added = [key for key in added if key != LOGGER]
+    if added and keys.names_own_file(command.overrides):
+        yield (
+            f"Rollcall adds {', '.join(added)} to the command, and these count more than those of "
+            "your file. To choose one, give it in the command"
+        )
     mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
     if path and mode != "resume_path":
         yield f"{RESUME_PATH}={path} has no effect with {RESUME_MODE}={mode}"

@@ -167,6 +167,25 @@ def test_a_configuration_that_is_not_judged_is_told(
 
 
 @pytest.mark.parametrize(
+    ("words", "added"),
+    [
+        (
+            "-cp {} -cn mine trainer.save_freq=5 trainer.nnodes=1 trainer.n_gpus_per_node=8",
+            "trainer.default_local_dir, trainer.logger",
+        ),
+        ("--config-name ppo_trainer", ""),
+    ],
+)
+def test_what_is_added_above_ones_own_file_is_a_warning(
+    tmp_path: Path, python: str, mine: Path, words: str, added: str
+) -> None:
+    given = {"ROLLCALL_RECIPE": "verl", "ROLLCALL_RUN_DIR": str(tmp_path)}
+    found = RECIPE.warnings(read_settings(given, [python, "-m", MAIN, *words.format(mine).split()]))
+    told = [one for one in found if "count more than those of your file" in one]
+    assert [one.startswith(f"Rollcall adds {added} to the") for one in told] == [True] * bool(added)
+
+
+@pytest.mark.parametrize(
     ("word", "near"),
     [
         ("actor_rollout_ref.actor.optm.lr=1e-6", "actor_rollout_ref.actor.optim.lr"),
