@@ -45,6 +45,8 @@ KEYS = (
     "job",
     "code",
     "notes",
+    "unended_import",
+    "needs_hub",
     "steps",
     "layout",
     "run_dir",
@@ -60,7 +62,7 @@ KEYS = (
 )
 NOT_FACTS = (
     *("why", "sources", "warnings", "faults", "layout"),
-    *("code", "notes", "steps", "lacks_run_dir"),
+    *("code", "notes", "unended_import", "needs_hub", "steps", "lacks_run_dir"),
 )
 """Keys that are no line of their own."""
 ALWAYS = ("role", "head_address", "expected_workers", "recipe", "job", "run_dir")
@@ -191,10 +193,13 @@ def _job_row(
         return {"faults": faults, "warnings": warnings}
     if missing:
         return {"warnings": [*warnings, NOT_WRITTEN]}
-    known: dict[str, Any] = {"notes": list(recipe.notes(settings)) or None}
+    of_hub = recipe.hub_notes(settings)
+    known: dict[str, Any] = {"notes": [*recipe.notes(settings), *of_hub] or None}
+    known["needs_hub"] = bool(of_hub)
     known["steps"] = dict(zip(("count", "why"), recipe.steps(settings), strict=True))
     tried = recipe.try_code(settings) if settings.check_code else recipes.TriedCode()
     known["code"] = list(tried.lines) or None
+    known["unended_import"] = tried.unended_import
     warnings += tried.warnings
     if tried.faults:
         faults = tuple(Fault("job", None, sentence, "") for sentence in tried.faults)

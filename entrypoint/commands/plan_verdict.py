@@ -11,14 +11,10 @@ from entrypoint.config.role import Worker
 
 WAITS = "waits for rollcall submit"
 """Stands for the job of a head that waits for jobs."""
-HUB = "the hub"
-"""In each note on a model or a data set that lies there."""
 NO_JOB = (
     "this head would not start: no job is given, and it does not wait for jobs. Give a command or "
     "flags such as --pretrain MODEL after `plan`, or --wait-for-jobs"
 )
-UNENDED_IMPORT = "the import of its file has not ended"
-"""In the warning on such code: what it does first may not end in a run, either."""
 NOT_WRITTEN = "an earlier stage has still to write what it reads"
 
 
@@ -29,15 +25,15 @@ def sentence(row: Mapping[str, Any]) -> str:
     below = f"; {counted(warnings, 'warning')} {is_are} below" if warnings else ""
     if row["faults"]:
         return f"this command would not start, for {counted(len(row['faults']), 'fault')}{below}"
-    if any(UNENDED_IMPORT in one for one in row["warnings"]):
-        return f"this command may not start: {UNENDED_IMPORT}{below}"
+    if row["unended_import"]:
+        return f"this command may not start: the import of its file has not ended{below}"
     return f"{_would(row)}{below}"
 
 
 def _unseen(row: Mapping[str, Any]) -> str:
     """Return what must be true for the run to start, and was not seen; "" if all was."""
     unseen = [f"the directory {row['run_dir']} is there"] if row["lacks_run_dir"] else []
-    if any(HUB in note for note in row["notes"] or ()):
+    if row["needs_hub"]:
         unseen.append("the hub, which was not asked, has what it names")
     return f", if {' and if '.join(unseen)}" if unseen else ""
 

@@ -47,6 +47,8 @@ class Trouble:
     """Whether another machine may have what the code lacks here."""
     remedy: str = ""
     """What to do, if it is not to correct the place."""
+    unended_import: bool = False
+    """The import of the file did not end: what it does first may not end in a run, either."""
 
     def __str__(self) -> str:
         said = f"{self.flag}: {self.problem}"
@@ -90,6 +92,10 @@ class CodeCheck:
     @property
     def warnings(self) -> list[str]:
         return [str(one) for one in self.troubles if not one.refuses]
+
+    @property
+    def unended_import(self) -> bool:
+        return any(one.unended_import for one in self.troubles)
 
 
 def of(found: Sequence[Found]) -> CodeCheck:

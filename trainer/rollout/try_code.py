@@ -49,8 +49,6 @@ from trainer.types import TrainingError, UserFormulaError
 
 UNSCORED = "its episode has no score, and there is no reward beside it"
 SCORED = "Give it a method `score`, rewards of its turns, or --remote_rm_url"
-UNENDED_IMPORT = "the import of its file has not ended"
-"""`plan` knows the warning by these words."""
 BELOW_MAIN = (
     'Put what trains or serves below `if __name__ == "__main__":`, so that the file can be imported'
 )
@@ -264,8 +262,9 @@ def _watch(results: IO[str], seconds: float, config: Config) -> None:
         at = f" at {place}" if place else ""
         problem = f"it has not ended after {seconds:g} s{at}, so it was not tried to its end"
         if is_import:
-            problem = f"{UNENDED_IMPORT} after {seconds:g} s{at}. {BELOW_MAIN}"
-        code_findings.write(results, Trouble(flag, problem, place, refuses=False))
+            problem = f"the import of its file has not ended after {seconds:g} s{at}. {BELOW_MAIN}"
+        unended = Trouble(flag, problem, place, refuses=False, unended_import=is_import)
+        code_findings.write(results, unended)
         code_findings.write(results, None)
         sys.stdout.flush()
         os._exit(ExitCode.FINISHED)

@@ -133,6 +133,8 @@ class TriedCode:
     faults: tuple[str, ...] = ()
     """A sentence each: the job would fail."""
     warnings: tuple[str, ...] = ()
+    unended_import: bool = False
+    """One warns that the import of the code's file did not end, so the job may not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,10 @@ class Recipe(ABC):
 
     def notes(self, settings: Settings) -> Sequence[str]:
         """Return a sentence for each thing that the data decide, or that is not seen here."""
+        return ()
+
+    def hub_notes(self, settings: Settings) -> Sequence[str]:
+        """Return a sentence for each model and data set of the hub, which a plan does not ask."""
         return ()
 
     def steps(self, settings: Settings) -> tuple[int | None, str]:

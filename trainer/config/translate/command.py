@@ -15,6 +15,7 @@ from contract.options import MISTYPED, did_you_mean
 from trainer.config.config import Config
 from trainer.config.read_flags import aliases
 from trainer.config.translate import python_script, shell
+from trainer.config.translate.bash.state import Unknown
 from trainer.config.translate.ray_environment import of_ray
 from trainer.config.translate.rows import UNSET, Command
 from trainer.config.translate.trl import TRL as TRL_TABLE
@@ -129,8 +130,7 @@ def _read(
                 return replace(read, notes=(*read.notes, f"{why}: its command alone is read"))
         remedy = ". If bash takes this line, put quotes around its words that have brackets, or "
         remedy += "give the trainer's command alone, after --"
-        found = re.match("line ", str(error))
-        raise TranslateError(f"{error}{remedy if found else ''}") from None
+        raise TranslateError(f"{error}{remedy if error.line else ''}") from None
 
 
 def _of_script(command: Command, script: shell.Script) -> Command:
@@ -138,7 +138,20 @@ def _of_script(command: Command, script: shell.Script) -> Command:
     exported = tuple(dict.fromkeys((*command.exported, *script.exported)))
     words = [word for texts in command.given.values() for word in texts]
     missing = script.missing([*words, *command.given, *command.strange, command.program])
-    return replace(command, exported=exported, missing=missing, notes=script.notes)
+    needed = {name: _needed(name, why) for name, why in missing.items()}
+    return replace(command, exported=exported, missing=needed, notes=script.notes)
+
+
+def _needed(name: str, unknown: Unknown) -> str:
+    """Return a sentence on a value that the script does not tell by itself."""
+    why = unknown.sentence
+    if name.isdecimal() and unknown.ask:  # a function's argument
+        name, why = unknown.ask[0], unknown.why
+    if name.isidentifier():
+        return f"{name}: give it by --set {name}=VALUE. {why[:1].upper()}{why[1:]}"
+    if name.isdecimal():
+        return f"${name}: give the arguments by --argument VALUE. {why[:1].upper()}{why[1:]}"
+    return f"${name}: put its value into the script. {why[:1].upper()}{why[1:]}"
 
 
 def _with_inner(script: shell.Script, variables: Mapping[str, str]) -> Iterator[shell.Script]:

@@ -30,7 +30,8 @@ class Command:
     exported: tuple[str, ...] = ()
     """Variables that the script exports."""
     missing: Mapping[str, str] = field(default_factory=dict)
-    """A variable, or an open piece, of the command's words → why the script does not tell it."""
+    """A variable, or an open piece, of the command's words that the script does not tell → what to
+    give, and why."""
     untold: tuple[str, ...] = ()
     """Sentences on arguments that a Python script gives, with what to give instead."""
     unread: Mapping[str, str] = field(default_factory=dict)

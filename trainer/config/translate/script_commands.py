@@ -74,7 +74,7 @@ def _row(read: Script) -> dict[str, Any]:
                 read.commands, read.directories, read.environments, read.lacking, strict=True
             )
         ],
-        "unknown": dict(read.asked),
+        "unknown": {name: why.sentence for name, why in read.asked.items()},
         "ended": read.ended,
         "unbound": read.unbound,
         "written": [_known(file) for file in read.written],

@@ -30,7 +30,7 @@ class Script:
     """Variables that its programs get; those whose values are not known are left out."""
     environments: Sequence[Mapping[str, str]] = ()
     """Of each command: the variables that it gets otherwise than the script, if all are known."""
-    asked: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, Unknown] = field(default_factory=dict)
     """A variable's name, or an open piece → why its value is known only when the script runs."""
     notes: tuple[str, ...] = ()
     ended: int = 0
@@ -52,9 +52,9 @@ class Script:
     last_words: str = ""
     """What it says before that."""
 
-    def missing(self, words: list[str]) -> dict[str, str]:
+    def missing(self, words: list[str]) -> dict[str, Unknown]:
         """Return what is asked for in some words: name or piece → why."""
-        found: dict[str, str] = {}
+        found: dict[str, Unknown] = {}
         for piece in (piece for word in words for piece in pieces(word) if is_open(piece)):
             inner = piece.removeprefix(UNSET)
             names = [inner, *([] if inner in self.asked else names_in(inner))]
@@ -113,7 +113,7 @@ def _changed(
     for name, value in variables.items():
         if isinstance(value, Unknown):
             found[name] = opened(f"{{{name}}}")
-            record.asked[name] = value.sentence
+            record.asked[name] = value
         elif (known := text_of(value)) is not None and known != environment.get(name):
             found[name] = known
     return found

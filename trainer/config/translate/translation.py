@@ -18,7 +18,6 @@ from trainer.config.read_flags import aliases
 from trainer.config.schema import Declared, by_group, flags_of
 from trainer.config.translate import nodes, openrlhf
 from trainer.config.translate.accelerate_file import not_here
-from trainer.config.translate.bash.state import INSTEAD
 from trainer.config.translate.command import OPENRLHF, TRL, VERL, TranslateError
 from trainer.config.translate.result import Translation
 from trainer.config.translate.rows import (
@@ -86,7 +85,7 @@ def translated(command: Command) -> Translation:
         names = ", ".join(command.exported)
         made.first.append(f"{names}: set in the script; give variables to every node")
     made.first += command.first
-    made.needed += dict.fromkeys(_needed(name, why) for name, why in command.missing.items())
+    made.needed += dict.fromkeys(command.missing.values())
     made.needed += untold(command, made)
     made.lost += command.absent
     made.notes += command.idle
@@ -109,18 +108,6 @@ def translated(command: Command) -> Translation:
         made.needed = [one for one in made.needed if REQUIRED not in one]
     made.lost = [*dict.fromkeys(made.lost)]
     return made
-
-
-def _needed(name: str, why: str) -> str:
-    """Return a sentence on a value that the script does not tell by itself."""
-    reason, _, others = why.partition(f"{INSTEAD}--set ")
-    if name.isdecimal() and others:  # a function's argument
-        name, why = others.partition("=")[0], reason
-    if name.isidentifier():
-        return f"{name}: give it by --set {name}=VALUE. {why[:1].upper()}{why[1:]}"
-    if name.isdecimal():
-        return f"${name}: give the arguments by --argument VALUE. {why[:1].upper()}{why[1:]}"
-    return f"${name}: put its value into the script. {why[:1].upper()}{why[1:]}"
 
 
 def _of_hydra(what: str, value: str) -> Iterator[str]:

@@ -126,11 +126,15 @@ class Builtin(Recipe):
         return [*config.warnings, *of_data, *model_warnings(config)]
 
     def notes(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.at_hand import of_hub
         from trainer.config.data_columns import unseen
 
         config = self._planned(settings).config
-        return [*config.notes, *unseen(config), *of_hub(config)]
+        return [*config.notes, *unseen(config)]
+
+    def hub_notes(self, settings: Settings) -> Sequence[str]:
+        from trainer.config import at_hand
+
+        return [*at_hand.of_hub(self._planned(settings).config)]
 
     def steps(self, settings: Settings) -> tuple[int | None, str]:
         from trainer.config import planned_steps
@@ -166,6 +170,7 @@ class Builtin(Recipe):
                 redact(f"{one}{WAY_OUT if one.of_here else ''}", hide) for one in found.refusals
             ),
             warnings=tuple(redact(one, hide) for one in found.warnings),
+            unended_import=found.unended_import,
         )
 
     def look_for_files(self, settings: Settings) -> None:

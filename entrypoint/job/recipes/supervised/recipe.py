@@ -89,7 +89,7 @@ class Supervised(TorchRun):
         found = _command(settings).warnings
         return found if settings.shares_run_dir else (*found, shared)
 
-    def notes(self, settings: Settings) -> Sequence[str]:
+    def hub_notes(self, settings: Settings) -> Sequence[str]:
         from entrypoint.job.recipes.builtin.stages import models_of_hub
 
         return [*models_of_hub(self.models(settings))]

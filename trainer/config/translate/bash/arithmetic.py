@@ -20,7 +20,14 @@ DEEPEST = 20
 
 
 class NoNumberError(ValueError):
-    """The sum is not known; the text says why, "" if only variables from outside lack."""
+    """The sum is not known; the text says why, "" if only variables from outside lack.
+
+    `has_line`: it names the line that is the reason.
+    """
+
+    def __init__(self, why: str, *, has_line: bool = False) -> None:
+        super().__init__(why)
+        self.has_line = has_line
 
 
 def _quotient(a: int, b: int) -> int:
@@ -176,7 +183,9 @@ class Sum:
         """Return the value of a variable's text, which may be another one's name."""
         if is_open(text):
             found = self._scope.unknown_piece(text)
-            raise NoNumberError(found.sentence if found else "")
+            if found is None:
+                raise NoNumberError("")
+            raise NoNumberError(found.sentence, has_line=found.has_line)
         if not text.strip():
             return 0
         if depth > DEEPEST:

@@ -8,7 +8,7 @@ from contract.launch.command_lines import ASSIGNMENT
 from trainer.config.translate.bash.arithmetic import NoNumberError, index_of
 from trainer.config.translate.bash.scope import Scope
 from trainer.config.translate.bash.state import ABSENT, Absent, Array, Unknown, Value
-from trainer.config.translate.bash.syntax import Node, line
+from trainer.config.translate.bash.syntax import Node
 from trainer.config.translate.bash.words import Words
 
 Status = int | None
@@ -60,16 +60,16 @@ def _array(scope: Scope, node: Node, before: Value | Absent, *, by_key: bool) ->
     for element in node["Array"].get("Elems") or []:
         if "Index" in element:
             if not _is_indexed(scope.source.text, element):
-                return Unknown(f"line {line(node)}: a space stands between `]` and `=`")
+                return Unknown.at(node, "a space stands between `]` and `=`")
             try:
                 key = index_of(scope, words.text, element["Index"], Array(values, by_key))
             except NoNumberError as error:
-                return Unknown(f"line {line(node)}: {str(error) or 'the index is not known'}")
+                return Unknown.at(node, str(error) or "the index is not known")
             values[key] = words.text(element.get("Value"))
             place = key + 1 if isinstance(key, int) else place
             continue
         if by_key:
-            return Unknown(f"line {line(node)}: this form of an associative array is not read")
+            return Unknown.at(node, "this form of an associative array is not read")
         for text in words.fields([element["Value"]]):
             values[place] = text
             place += 1
@@ -99,7 +99,7 @@ def _with_element(scope: Scope, node: Node, before: Value | Absent) -> Value:
     try:
         key = index_of(scope, words.text, node["Index"], array)
     except NoNumberError as error:
-        return Unknown(f"line {line(node)}: {str(error) or 'the index is not known'}")
+        return Unknown.at(node, str(error) or "the index is not known")
     old = array.values.get(key, "") if node.get("Append") else ""
     return Array({**array.values, key: old + words.text(node.get("Value"))}, array.by_key)
 
@@ -119,9 +119,7 @@ def declare(scope: Scope, node: Node) -> Status:
                 elif text.isidentifier():
                     _declared(scope, variant, switches, text)
                 else:
-                    state.spoil(
-                        f"line {line(node)}: `{variant} {scope.source.of(one)}` is not read"
-                    )
+                    state.spoil(Unknown.at(node, f"`{variant} {scope.source.of(one)}` is not read"))
             continue
         name = one["Name"]["Value"]
         if variant == "local" and not state.saved:
@@ -131,9 +129,7 @@ def declare(scope: Scope, node: Node) -> Status:
         before = scope.value(name)
         _declared(scope, variant, switches, name)
         if variant != "export" and STRANGE & set(switches):
-            state.variables[name] = Unknown(
-                f"line {line(node)}: `{variant} {switches}` is not read"
-            )
+            state.variables[name] = Unknown.at(node, f"`{variant} {switches}` is not read")
         elif one.get("Naked"):
             if "A" in switches or "a" in switches:
                 kept = state.variables.get(name)

@@ -72,7 +72,7 @@ def printf(scope: Scope, words: list[str], node: Node) -> Status:
     if rest[:1] == ["--"]:
         rest = rest[1:]
     text = _formatted(rest[0], rest[1:]) if rest else None
-    found = Unknown(f"line {line(node)}: this `printf` is not read") if text is None else text
+    found = Unknown.at(node, "this `printf` is not read") if text is None else text
     if name.isidentifier():
         scope.state.variables[name] = found
     elif not name:
@@ -112,7 +112,7 @@ def cd(scope: Scope, words: list[str], node: Node) -> Status:
     rest = [word for word in words[1:] if word not in ("--", "-L")]
     to = rest[0] if rest else text_of(scope.value("HOME")) or opened("{HOME}")
     now = scope.state.directory
-    lost = Unknown(f"line {line(node)} changes the directory")
+    lost = Unknown(f"line {line(node)} changes the directory", has_line=True)
     if len(rest) > 1 or to.startswith("-") or isinstance(now, Unknown):
         scope.state.directory = lost
     else:
@@ -158,7 +158,9 @@ def shift(scope: Scope, words: list[str], node: Node) -> Status:
     if isinstance(state.arguments, Unknown):
         return None
     if not count.isdecimal():
-        state.arguments = Unknown(f"line {line(node)} shifts the arguments by `{count}`")
+        state.arguments = Unknown(
+            f"line {line(node)} shifts the arguments by `{count}`", has_line=True
+        )
         return None
     if int(count) > len(state.arguments):
         return 1
@@ -173,7 +175,9 @@ def unset(scope: Scope, words: list[str], node: Node) -> Status:
         elif word.isidentifier():
             scope.assign(word, None, node)
         elif (name := word.partition("[")[0]).isidentifier():
-            scope.state.variables[name] = Unknown(f"line {line(node)} unsets a part of {name}")
+            scope.state.variables[name] = Unknown(
+                f"line {line(node)} unsets a part of {name}", has_line=True
+            )
     return 0
 
 
@@ -202,7 +206,7 @@ def read(scope: Scope, words: list[str], node: Node) -> Status:
     if isinstance(source, Unknown) or (is_open(source) and (not whole or len(names) > 1)) or unread:
         why = source if isinstance(source, Unknown) else Unknown("its input is not known")
         for name in names:
-            _set(scope, name, Unknown(f"line {line(node)}: {why.why}"), node)
+            _set(scope, name, Unknown.at(node, why.why), node)
         scope.state.source = why
         return None
     text, scope.state.source = (source, "") if whole else _first_line(source, raw=raw)
@@ -248,7 +252,12 @@ def mapfile(scope: Scope, words: list[str], node: Node) -> Status:
     source = scope.state.source
     name = words[-1] if len(words) > 1 and words[-1].isidentifier() else "MAPFILE"
     if words[1:-1] not in ([], ["-t"]) or isinstance(source, Unknown) or is_open(source):
-        _set(scope, name, Unknown(f"line {line(node)} reads it from a command or a file"), node)
+        _set(
+            scope,
+            name,
+            Unknown(f"line {line(node)} reads it from a command or a file", has_line=True),
+            node,
+        )
         return 0
     lines = source.removesuffix("\n").split("\n") if source else []
     end = "" if "-t" in words else "\n"
@@ -261,13 +270,13 @@ def getopts(scope: Scope, words: list[str], node: Node) -> Status:
         if words[2].isidentifier():
             scope.state.variables[words[2]] = "?"
         return 1
-    scope.state.spoil(f"line {line(node)}: `getopts` is not read")
+    scope.state.spoil(Unknown.at(node, "`getopts` is not read"))
     return None
 
 
 def shopt(scope: Scope, words: list[str], node: Node) -> Status:
     if SPOILING_SWITCHES & {*words}:
-        scope.state.spoil(f"line {line(node)}: `{' '.join(words)}` is not read")
+        scope.state.spoil(Unknown.at(node, f"`{' '.join(words)}` is not read"))
     return 0
 
 

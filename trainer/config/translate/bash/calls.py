@@ -116,7 +116,7 @@ class Calls:
         elif first in ("echo", "printf"):
             builtins.write(self._run.scope(state), why)
         else:
-            state.spoil(f"line {line(node)}: `{self._run.shown(node)}` may set it")
+            state.spoil(Unknown.at(node, f"`{self._run.shown(node)}` may set it"))
 
     def _program(self, words: list[str], node: Node, state: State) -> None:
         """Take over what a program writes, if that is known."""
@@ -130,7 +130,7 @@ class Calls:
             text = tools.output(words, source, here) if tools.reads(words, source) else None
         if state.whole and words in (["env"], ["printenv"]):
             text = self._environment(state)
-        why = Unknown(f"line {line(node)}: only a run tells what `{words[0]}` writes")
+        why = Unknown.at(node, f"only a run tells what `{words[0]}` writes")
         is_found = words[0] != "grep" or bool(text)
         quiet = words[0] == "grep" and any(re.fullmatch(r"-\w*q\w*", word) for word in words[1:])
         shown = "" if quiet and text is not None else text
@@ -214,16 +214,16 @@ class Calls:
         if any(is_open(word) for word in rest):
             self._run.record.sets_up = True
             if not HOOKS.search(shown):
-                state.spoil(f"line {line(node)}: `{shown}` may set it")
+                state.spoil(Unknown.at(node, f"`{shown}` may set it"))
             state.status = None
             return NEXT
         if self._depth > MOST_CALLS:
-            state.spoil(f"line {line(node)}: `{shown}` goes too deep")
+            state.spoil(Unknown.at(node, f"`{shown}` goes too deep"))
             return NEXT
         try:
             source = parsed(text)
         except ScriptSyntaxError:
-            state.spoil(f"line {line(node)}: `{shown}` is not read")
+            state.spoil(Unknown.at(node, f"`{shown}` is not read"))
             return NEXT
         return self._inside(source, state)
 
@@ -264,7 +264,7 @@ class Calls:
             state.status = 1
             return
         if not OF_THE_MACHINE.fullmatch(word.replace(UNSET, "")):
-            state.spoil(f"line {line(node)}: `{run.shown(node)}` may set it")
+            state.spoil(Unknown.at(node, f"`{run.shown(node)}` may set it"))
         state.status, run.record.sets_up = None, True
 
     def _read(self, word: str, state: State) -> Source | None:
@@ -319,7 +319,7 @@ class Calls:
     ) -> Flow:
         body = state.functions[name]
         if body is None or len(state.saved) > MOST_CALLS:
-            state.spoil(f"line {line(node)}: which `{name}` runs is not known")
+            state.spoil(Unknown.at(node, f"which `{name}` runs is not known"))
             state.status = None
             return NEXT
         arguments = state.arguments

@@ -120,7 +120,7 @@ class Loops:
         if not state.leaving:
             return NEXT
         if len(flow) > 1:
-            state.spoil("how many loops end is known only when the script runs")
+            state.spoil(Unknown("how many loops end is known only when the script runs"))
         state.leaving -= 1
         return flow
 
@@ -133,7 +133,7 @@ class Loops:
             after = state.copy()
             flow = self._run.each(statements, after, checked=True)
             if after.leaving:
-                after.spoil(why.why)
+                after.spoil(why)
                 after.leaving = 0
             both = joined(state, after, why) if flow != EXIT else state.copy()
             ways = NEXT | (flow & {Step.RETURN})
@@ -142,6 +142,6 @@ class Loops:
             self._run.record.cut(commands)
             state.become(both)
         else:
-            state.spoil(why.why)
+            state.spoil(why)
         state.status = None
         return ways

@@ -143,7 +143,8 @@ class Parameter:
         try:
             return array.values.get(index_of(scope, self._expand.text, node, array))
         except NoNumberError as error:
-            return Unknown(str(error) or "the index is not known")
+            why = str(error) or "the index is not known"
+            return Unknown(why, has_line=error.has_line)
 
     def _special(self, name: str) -> object:
         state = self._scope.state

@@ -10,7 +10,6 @@ from pathlib import Path
 from trainer.config.translate.bash.open_text import is_open, names_in, opened, pieces
 from trainer.config.translate.bash.state import (
     ABSENT,
-    INSTEAD,
     OF_THE_RUN,
     STANDING,
     Absent,
@@ -48,7 +47,7 @@ class Record:
     commands: list[list[str]] = field(default_factory=list)
     directories: list[str | Unknown] = field(default_factory=list, init=False)
     """Where each command starts; "" is the directory in which the script starts."""
-    asked: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, Unknown] = field(default_factory=dict)
     """An open piece without its sign, or a variable's name → why it is unknown."""
     notes: list[str] = field(default_factory=list)
     exported: dict[str, None] = field(default_factory=dict)
@@ -115,7 +114,7 @@ class Scope:
         One that has another's value alone, as a function's own have, is asked for by the other.
         """
         name = unknown.origin or name
-        self.record.asked[name] = unknown.sentence
+        self.record.asked[name] = unknown
         return opened(f"{{{name}}}")
 
     def ask_for(self, node: Node, why: str) -> str:
@@ -123,7 +122,7 @@ class Scope:
         text = self.source.of(node)
         inner = text[1:] if text.startswith("$") else f"({text.strip('`')})"
         piece = opened(inner.replace("\n", " "))
-        self.record.asked[piece.removeprefix(UNSET)] = f"line {line(node)}: {why}"
+        self.record.asked[piece.removeprefix(UNSET)] = Unknown.at(node, why)
         return piece
 
     def value(self, name: str) -> Value | Absent:
@@ -165,9 +164,8 @@ class Scope:
         if isinstance(value, str) and (found := self.unknown_piece(value)):
             origin = value.removeprefix(UNSET).strip("{}")
             alone = value == opened(f"{{{origin}}}") and self._is_own_of_function(name, origin)
-            where = "" if found.why.startswith("line ") else f"line {line(node)}: "
-            value = replace(found, origin=origin) if alone else found
-            value = value if alone else replace(found, why=f"{where}{found.why}")
+            here = found if found.has_line else replace(Unknown.at(node, found.why), ask=found.ask)
+            value = replace(found, origin=origin) if alone else here
         state.variables[name] = value
         self.record.made_of.pop(name, None)
         if "allexport" in state.options:
@@ -187,8 +185,8 @@ class Scope:
                 continue
             for name in (inner, inner.strip("{}")):
                 if (why := self.record.asked.get(name)) is not None:
-                    is_name = name.isidentifier() and name not in OF_THE_RUN and INSTEAD not in why
-                    return Unknown(why, (name,) if is_name else ())
+                    is_name = name.isidentifier() and name not in OF_THE_RUN and not why.ask
+                    return replace(why, ask=(name,) if is_name else why.ask, origin="")
             if inner.startswith("(") and not inner.startswith("(("):
                 return Unknown(f"`${inner}` is known only when the script runs")
             if any(name in self.record.asked for name in names_in(inner)):

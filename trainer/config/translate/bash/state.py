@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
 
-from trainer.config.translate.bash.syntax import Node
-
-INSTEAD = " (or give "
-"""Before what a sentence names to give instead."""
+from trainer.config.translate.bash.syntax import Node, line
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +14,24 @@ class Unknown:
     """The value of a variable that only a run of the script tells."""
 
     why: str
+    """A clause, without what to give instead."""
     ask: tuple[str, ...] = ()
     """Variables from outside that would tell it."""
     origin: str = ""
     """The variable whose value it is, if it has no other part."""
+    has_line: bool = False
+    """Whether `why` names the line of the script that makes it unknown."""
+
+    @classmethod
+    def at(cls, node: Node, why: str) -> Unknown:
+        """Return that a node makes a value unknown."""
+        return cls(f"line {line(node)}: {why}", has_line=True)
 
     @property
     def sentence(self) -> str:
         """Return the reason, and what to give instead of the variable itself."""
         others = ", or ".join(f"--set {name}=VALUE" for name in self.ask)
-        return self.why + (f"{INSTEAD}{others})" if others else "")
+        return self.why + (f" (or give {others})" if others else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +116,9 @@ class State:
             else:
                 self.variables[name] = value
 
-    def spoil(self, why: str) -> None:
+    def spoil(self, why: Unknown) -> None:
         """Make every variable unknown, but for those given from outside."""
-        self.spoilt = Unknown(why)
+        self.spoilt = why
         self.hide(self.spoilt)
         self.arguments = self.directory = self.spoilt
 

@@ -171,7 +171,7 @@ class Run:
             case "DeclClause":
                 state.status = assignments.declare(self.scope(state), node)
             case _:
-                state.spoil(f"line {line(node)}: `{self.shown(node)}` is not read")
+                state.spoil(Unknown.at(node, f"`{self.shown(node)}` is not read"))
         return NEXT
 
     def _apart(self, statements: Sequence[Node], state: State, *, checked: bool = False) -> None:
@@ -197,14 +197,14 @@ class Run:
             for node in below(nodes):
                 if node.get("Op") in ASSIGNS and (name := literal(node.get("X"))).isidentifier():
                     why = str(error) or "the sum is known only when the script runs"
-                    scope.assign(name, Unknown(f"line {line(node)}: {why}"), node)
+                    scope.assign(name, Unknown.at(node, why), node)
             return None
         return int(not values[-1])
 
     # Conditions
 
     def unknown(self, node: Node, what: str) -> Unknown:
-        return Unknown(f"line {line(node)}: {what}")
+        return Unknown.at(node, what)
 
     def shown(self, node: Node) -> str:
         """Return a node's text in short."""

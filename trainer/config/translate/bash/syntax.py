@@ -39,7 +39,12 @@ WHOLE = re.compile(
 
 
 class ScriptSyntaxError(ValueError):
-    """Why a script cannot be read; the text begins with the line."""
+    """Why a script cannot be read; the text begins with the line, if one is known."""
+
+    def __init__(self, said: str, at: int = 0) -> None:
+        super().__init__(f"line {at}: {said}" if at else said)
+        self.line = at
+        """The line that is at fault; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +197,8 @@ def _tree(source: bytes) -> list[Node]:
     if done.returncode:
         told = done.stderr.decode(errors="replace")
         found = FAULT.search(told)
-        said = f"line {found[1]}: {found[2]}" if found else told.strip()
-        raise ScriptSyntaxError(f"{said}: the script cannot be read")
+        said, at = (found[2], int(found[1])) if found else (told.strip(), 0)
+        raise ScriptSyntaxError(f"{said}: the script cannot be read", at)
     return json.loads(done.stdout).get("Stmts") or []
 
 

@@ -12,7 +12,7 @@ from trainer.config.translate.bash.parameters import Parameter
 from trainer.config.translate.bash.patterns import Field
 from trainer.config.translate.bash.scope import Scope, text_of
 from trainer.config.translate.bash.state import Unknown
-from trainer.config.translate.bash.syntax import SHOWN, Node, line
+from trainer.config.translate.bash.syntax import SHOWN, Node
 from trainer.config.translate.rows import UNSET
 
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v",
@@ -242,9 +242,9 @@ class Words:
             return text
         shown = text.replace(UNSET, "$")
         asked = f"(echo {re.sub('[(){}]', '', shown)})"
-        why = f"line {line(word)}: the script's machine knows which files match `{shown}`"
+        why = Unknown.at(word, f"the script's machine knows which files match `{shown}`")
         self._scope.record.asked[asked] = why
-        self.uncertain = self.uncertain or Unknown(why)
+        self.uncertain = self.uncertain or why
         return UNSET + asked
 
 

@@ -93,12 +93,12 @@ def test_the_plan_says_ranks_and_passes() -> None:
 
 
 def test_a_model_that_is_not_here_is_noted() -> None:
-    (note,) = RECIPE.notes(settings(*SFT))
+    (note,) = RECIPE.hub_notes(settings(*SFT))
     assert note.startswith("--pretrain org/model: not in the hub's cache here, and `plan` does not")
     own = Path.cwd() / "model"
     own.mkdir()
     (own / "config.json").write_text("{}")
-    assert RECIPE.notes(settings("sft", "--pretrain", str(own), *SFT[3:])) == []
+    assert RECIPE.hub_notes(settings("sft", "--pretrain", str(own), *SFT[3:])) == []
 
 
 def test_a_batch_that_the_ranks_cannot_split_does_not_start() -> None:
