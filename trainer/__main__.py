@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if why := missing_packages():
         return fail(why)
     if refused := try_code(config, words):
-        return fail("\n".join(refused))
+        return fail("\n".join(map(str, refused)))
     # Imported only after the flags are valid, so that --help and a typing error answer at once.
     with without_collections():
         from trainer.training import run, standalone

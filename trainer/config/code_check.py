@@ -30,7 +30,7 @@ from env.images.rows import texts_of
 from env.types import IN_PYTHON, Prompt, RewardFunction, RewardRequest, brief, finite
 from env.user_code import Cause, Raised, defined_at, same_fault
 from env.verifiers_package import PREFIX
-from trainer.config import label_check, own_functions, reward_models
+from trainer.config import code_findings, label_check, own_functions, reward_models
 from trainer.config.code_findings import CodeCheck, Found, Tried, Trouble, of, read
 from trainer.config.config import Config
 
@@ -118,7 +118,7 @@ def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
 
     for spec in rewards_of(config):
         flag = f"{config.reward_flag_name} {spec}"
-        flag = "the function of reward=" if spec == IN_PYTHON else flag
+        flag = code_findings.REWARD_OF_PYTHON if spec == IN_PYTHON else flag
         try:
             reward = reward_function(spec)
         except RewardSpecError as error:

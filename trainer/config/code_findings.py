@@ -30,12 +30,16 @@ class Tried:
         return f"{brief(self.completion)} → {score}"
 
 
+REWARD_OF_PYTHON = "the function of reward="
+"""Stands for the flag and its value of a reward function of this process."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """Something that is wrong with a user's code, or that could not be tried."""
 
     flag: str
-    """The flag and its value."""
+    """The flag and its value; or REWARD_OF_PYTHON."""
     problem: str
     place: str = ""
     """FILE:LINE of the user's code; empty if unknown."""
@@ -49,6 +53,11 @@ class Trouble:
     """What to do, if it is not to correct the place."""
     unended_import: bool = False
     """The import of the file did not end: what it does first may not end in a run, either."""
+
+    @property
+    def argument(self) -> str:
+        """Return the name of the flag, without dashes."""
+        return "reward" if self.flag == REWARD_OF_PYTHON else self.flag.split()[0].lstrip("-")
 
     def __str__(self) -> str:
         said = f"{self.flag}: {self.problem}"

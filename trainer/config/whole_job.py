@@ -12,6 +12,7 @@ from contract.options import Fault
 from env.data.prompts import PromptError
 from env.types import Prompt
 from trainer.config import code_check, job_checks
+from trainer.config.code_findings import Trouble
 from trainer.config.config import Config
 from trainer.config.parse import Parsed
 
@@ -64,7 +65,7 @@ def try_code(
     words: Sequence[str],
     environment: code_check.TryEnvironment | None = None,
     spelt: Callable[[str], str] = str,
-) -> list[str]:
+) -> list[Trouble]:
     """Run the user's code on a few rows, unless a head or an earlier step has; return its faults.
 
     A head cannot try objects of this process. `words`: the flags of `config`. `environment`: tries
@@ -80,7 +81,7 @@ def try_code(
         tried = code_check.in_process(config, words, tell=lambda said: _tell(spelt(said)))
     for warning in tried.warnings:
         print(f"warning: {spelt(warning)}", file=sys.stderr, flush=True)
-    return tried.faults
+    return tried.refusals
 
 
 def _first_rows(config: Config) -> Sequence[Prompt]:

@@ -190,7 +190,7 @@ def _checked(
     their names until the stack ends. Raises ConfigError, and RunError if the disk fails.
     """
     if why := missing_packages():
-        raise python_arguments.of_sentences([why])
+        raise ConfigError([Fault("", None, why, "")])
     wrong = [*faults(callbacks), *python_arguments.faults(reward, environment, flags)]
     at_fault = {one.path for one in wrong}
     own = {"reward": reward, "environment": environment}
@@ -216,7 +216,7 @@ def _checked(
     for warning in parsed.config.warnings:
         _warn(python_arguments.in_python(warning))
     if refused := try_code(parsed.config, words, _try_environment, python_arguments.in_python):
-        raise python_arguments.of_sentences(refused)
+        raise python_arguments.of_code(refused)
     if not moves:
         return words, parsed.config
     try:
@@ -249,7 +249,7 @@ def _warn(sentence: str) -> None:
 def _of_run(error: Exception, code: ExitCode) -> RunError | ConfigError:
     """Return the error of a run whose sentence is enough."""
     if code is ExitCode.USAGE:
-        return python_arguments.of_sentences([str(error)])
+        return python_arguments.of_run(str(error))
     return RunError(python_arguments.in_python(str(error)), code)
 
 

@@ -19,6 +19,7 @@ from contract.run_dir import RunFiles, write_atomically
 from env.environments.environment_file_check import METHODS
 from env.types import IN_PYTHON, brief
 from env.user_code import SignatureError, check_signature, defined_at, is_of_verl
+from trainer.config.code_findings import Trouble
 from trainer.config.config import Config
 from trainer.config.parse import CONFIG, given_texts, unchecked
 from trainer.config.read_flags import aliases
@@ -357,11 +358,16 @@ def as_argument(fault: Fault) -> Fault:
     return replace(fault, path=path, problem=problem, remedy=remedy)
 
 
-def of_sentences(sentences: Sequence[str]) -> ConfigError:
-    """Return the error of faults that are whole sentences. Its paths are the first arguments."""
-    found = []
-    for sentence in sentences:
-        first = re.search(r"--([A-Za-z_][\w.]*)|\b(reward|environment)=", sentence)
-        path = (first[1] or first[2]) if first else ""
-        found.append(Fault(path, None, in_python(sentence), ""))
-    return ConfigError(found)
+def of_code(refused: Iterable[Trouble]) -> ConfigError:
+    """Return the error of what is wrong with a user's code."""
+    return ConfigError([Fault(one.argument, None, in_python(str(one)), "") for one in refused])
+
+
+def of_run(sentence: str) -> ConfigError:
+    """Return the error of a run's last sentence, which alone says what is wrong.
+
+    Its path is the first argument in the sentence.
+    """
+    first = re.search(r"--([A-Za-z_][\w.]*)|\b(reward|environment)=", sentence)
+    path = (first[1] or first[2]) if first else ""
+    return ConfigError([Fault(path, None, in_python(sentence), "")])

@@ -354,9 +354,11 @@ def test_functions_of_this_process_are_tried_in_it(
     with given_in_python(wrong):
         config = config_of(tiny, run_dir, IN_PYTHON)
         (fault,) = whole_job.try_code(config, [])
-    assert fault.startswith("the function of reward=: for each of the first 4 rows, ")
-    assert "it fails: no list of rewards in 1.0" in fault
-    assert f"{Path(__file__).name}:" in fault
+    assert fault.argument == "reward"
+    said = str(fault)
+    assert said.startswith("the function of reward=: for each of the first 4 rows, ")
+    assert "it fails: no list of rewards in 1.0" in said
+    assert f"{Path(__file__).name}:" in said
     assert capfd.readouterr().err == ""
 
 
