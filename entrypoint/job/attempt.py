@@ -16,7 +16,7 @@ from contract.redaction import redact
 from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.console import ProgressLine
 from entrypoint.job import job_end, ranks_behind
-from entrypoint.job.failures import hang, resume_check
+from entrypoint.job.failures import hang, resume_check, user_modules
 from entrypoint.job.failures.classes import (
     BEFORE_THE_DRIVER,
     AttemptResult,
@@ -156,7 +156,7 @@ class Attempt:
         unfinished = self._unfinished(lacking_at_end) if info.status == "SUCCEEDED" else ""
         if info.error_type in BEFORE_THE_DRIVER:
             self._evidence.read_ray_message(redact(info.message, run.settings.secrets))
-        return AttemptResult(
+        result = AttemptResult(
             status=info.status,
             exit_code=info.driver_exit_code,
             error_type=info.error_type,
@@ -172,6 +172,7 @@ class Attempt:
             unfinished=unfinished,
             own_trainer=own_trainer,
         )
+        return user_modules.looked_up(result)
 
     def _unfinished(self, lacking_at_end: Lacking) -> str:
         """Return why exit code 0 is not an end of the run; "" if it is one."""

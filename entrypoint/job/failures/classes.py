@@ -1,15 +1,16 @@
-"""Classifies the end of an attempt. It looks at no more than which modules the user has."""
+"""Classifies the end of an attempt. Pure."""
 
 from __future__ import annotations
 
 import builtins
 import re
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from contract.exit_codes import ExitCode
 from contract.launch.log_lines import ERROR_OF_RANK, KILLED_RANK
-from entrypoint.job.failures import error_lines, user_modules
+from entrypoint.job.failures import error_lines
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 
 
@@ -80,6 +81,16 @@ Cause = StopRequested | Hung | WrongStart | WorkerLeaving | ScaleUp | SlowNode
 """Why the supervisor itself ended an attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class RaisedClass:
+    """An exception class that a line of the user's code has raised, by its module."""
+
+    module: str
+    """As the traceback has it: `myerrors`, or `lib.errors.Table` for a class in a class."""
+    file: str
+    """The file with the line."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
     """What is known about the end of an attempt."""
@@ -111,6 +122,8 @@ class AttemptResult:
     """A sentence that names files of the job that cannot be read any more."""
     unfinished: str = ""
     """A sentence, if exit code 0 came without what a finished job leaves."""
+    users_classes: frozenset[RaisedClass] = frozenset()
+    """Those of `raised_classes` that a file of the user's defines (`user_modules`)."""
     own_trainer: bool = True
     """The process is the driver of a trainer of this product; else a program of the user's."""
 
@@ -216,6 +229,30 @@ class Reason:
     """`path:line` in the user's own code; "" if it is not known."""
     is_raised_there: bool = False
     """As in `Evidence.is_raised_there`."""
+    is_users_class: bool = False
+    """A file of the user's defines the exception that is raised there."""
+
+
+def raised_classes(result: AttemptResult) -> Iterator[RaisedClass]:
+    """Yield the classes of a module that the user's own lines have raised."""
+    errors = [(one.line.strip(), one.place) for one in result.evidence if one.is_raised_there]
+    if result.told_is_raised_there:
+        errors.append((result.told_error.strip(), result.told_place))
+    yield from filter(None, (_raised_class(*error) for error in errors))
+
+
+def _raised_class(sentence: str, place: str) -> RaisedClass | None:
+    """Return the class of an error; None for one of the program itself or of Python."""
+    found = RAISED.match(_told(sentence))
+    if found is None or found["module"] in ("", OF_SPAWNED):
+        return None
+    return RaisedClass(found["module"].rstrip("."), place.rpartition(":")[0])
+
+
+def _told(sentence: str) -> str:
+    """Return an error without the rank that has ended by it."""
+    of_rank = ERROR_OF_RANK.match(sentence)
+    return of_rank["error"] if of_rank else sentence
 
 
 def explain(result: AttemptResult, failure: FailureClass) -> Reason:
@@ -239,18 +276,19 @@ def explain(result: AttemptResult, failure: FailureClass) -> Reason:
         is_told = result.last_error == result.told_error
         return Reason(result.last_error.strip(), result.told_place if is_told else "")
     if found := find_evidence(result, failure):
-        return _seen_in(found)
+        return _seen_in(found, result)
     if number := _ended_by(result.exit_code):
         sentence = _of_signal("driver" if result.own_trainer else "program", number)
         at_signal = result.told_error.startswith(error_lines.FATAL_SIGNAL)
         return Reason(sentence, result.told_place if at_signal else "")
     if result.evidence:
-        return _seen_in(result.evidence[0])
+        return _seen_in(result.evidence[0], result)
     if result.status == "LOST":
         return Reason(result.message)
     if result.told_error:
-        error = result.told_error.strip()
-        return Reason(error, result.told_place, result.told_is_raised_there)
+        error, place = result.told_error.strip(), result.told_place
+        is_users = _raised_class(error, place) in result.users_classes
+        return Reason(error, place, result.told_is_raised_there, is_users)
     return Reason(_last_words(result))
 
 
@@ -271,16 +309,15 @@ def error_of_code(reason: Reason, failure: FailureClass) -> CodeError:
     """
     if failure not in (FailureClass.CODE, FailureClass.UNKNOWN):
         return CodeError()
-    of_rank = ERROR_OF_RANK.match(reason.sentence)
-    told = of_rank["error"] if of_rank else reason.sentence
-    is_own_check = reason.is_raised_there and _is_own_check(told, reason.place)
+    told = _told(reason.sentence)
+    is_own_check = reason.is_raised_there and _is_own_check(told, reason)
     if not (OF_CODE.match(told) or is_own_check):
         return CodeError()
     differs = NUMBER if reason.place else ADDRESS
     return CodeError(differs.sub("0", told), reason.place)
 
 
-def _is_own_check(raised: str, place: str) -> bool:
+def _is_own_check(raised: str, reason: Reason) -> bool:
     """Whether the user's own line has raised this for a reason in the code, by its words.
 
     An OSError that has an error of the system, or its words, is of a machine.
@@ -291,21 +328,16 @@ def _is_own_check(raised: str, place: str) -> bool:
         return False
     if raised.startswith("OSError:") and error_lines.OF_SYSTEM.search(raised):
         return False
-    return bool(OF_OWN_CHECK.match(raised)) or _is_users(found["module"], found["name"], place)
+    if OF_OWN_CHECK.match(raised) or reason.is_users_class:
+        return True
+    # a traceback names no module for classes of the program and for Python's own
+    return found["module"] in ("", OF_SPAWNED) and not hasattr(builtins, found["name"])
 
 
-def _is_users(module: str, name: str, place: str) -> bool:
-    """Whether the user defines the exception: in the program, or in a file of the user's.
-
-    A traceback names no module for classes of the program and for Python's own.
-    """
-    if not module or module == OF_SPAWNED:
-        return not hasattr(builtins, name)
-    return user_modules.is_of_user(module.rstrip("."), place.rpartition(":")[0])
-
-
-def _seen_in(found: Evidence) -> Reason:
-    return Reason(found.line.strip(), found.place, found.is_raised_there)
+def _seen_in(found: Evidence, result: AttemptResult) -> Reason:
+    line = found.line.strip()
+    is_users = _raised_class(line, found.place) in result.users_classes
+    return Reason(line, found.place, found.is_raised_there, is_users)
 
 
 def _last_words(result: AttemptResult) -> str:

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+from entrypoint.job.failures.classes import AttemptResult, raised_classes
 from entrypoint.job.failures.tracebacks import NOT_OWN
+
+
+def looked_up(result: AttemptResult) -> AttemptResult:
+    """Return the result with what the user's files say of its errors."""
+    raised = set(raised_classes(result))
+    users = frozenset(one for one in raised if is_of_user(one.module, one.file))
+    return replace(result, users_classes=users)
 
 
 def is_of_user(module: str, file: str) -> bool:

@@ -32,6 +32,7 @@ from entrypoint.job.failures.classes import (
     find_evidence,
 )
 from entrypoint.job.failures.log_patterns import MOST_RAISED, EvidenceLog
+from entrypoint.job.failures.user_modules import looked_up
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 from tests.support.repository import DATA, ROOT
 
@@ -65,7 +66,7 @@ def result_of(case: dict[str, Any]) -> AttemptResult:
     message = case.get("message", case["log"])
     if case.get("error_type") in BEFORE_THE_DRIVER:
         evidence.read_ray_message(message)
-    return AttemptResult(
+    seen = AttemptResult(
         status="FAILED",
         exit_code=case.get("exit_code"),
         error_type=case.get("error_type"),
@@ -77,6 +78,7 @@ def result_of(case: dict[str, Any]) -> AttemptResult:
         told_place=evidence.told_place(),
         told_is_raised_there=evidence.told_is_raised_there(),
     )
+    return looked_up(seen)
 
 
 @pytest.mark.parametrize("case", recorded())

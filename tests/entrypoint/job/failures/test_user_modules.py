@@ -10,7 +10,7 @@ import pytest
 
 from entrypoint.job.failures.classes import AttemptResult, classify, error_of_code, explain
 from entrypoint.job.failures.log_patterns import EvidenceLog
-from entrypoint.job.failures.user_modules import is_of_user
+from entrypoint.job.failures.user_modules import is_of_user, looked_up
 from entrypoint.run.failure_classes import FailureClass
 
 BAD = "class Bad(Exception): ...\nclass Table:\n    class Empty(Exception): ...\n"
@@ -66,7 +66,7 @@ def test_what_a_program_raises_of_an_imported_class_is_of_the_code(
     log = EvidenceLog(lambda: 0)
     for line in done.stderr.splitlines():
         log.read(line)
-    result = AttemptResult(
+    seen = AttemptResult(
         status="FAILED",
         exit_code=done.returncode,
         last_error=log.last_error,
@@ -75,6 +75,7 @@ def test_what_a_program_raises_of_an_imported_class_is_of_the_code(
         told_place=log.told_place(),
         told_is_raised_there=log.told_is_raised_there(),
     )
+    result = looked_up(seen)
     assert classify(result) is failure
     place = error_of_code(explain(result, failure), failure).place
     assert place == (f"{job / 'reward.py'}:2" if failure is FailureClass.CODE else "")
