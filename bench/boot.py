@@ -28,11 +28,12 @@ from pathlib import Path
 
 from bench.result import report
 from bench.sides import compose, rest_submit, slurm
+from contract.files.child_variables import NODE_MARK
 from contract.progress import Progress
 from entrypoint.commands.demo import PORTS, Layout, inherited
 from entrypoint.net import sockets, wait
 from entrypoint.net.port_block import PortBlock
-from entrypoint.processes.process import NODE_MARK, Process, find_marked, kill
+from entrypoint.processes.process import Process, find_marked, kill
 from entrypoint.processes.programs import beside_interpreter
 from env.http.arguments import positive
 from tests.support import slurm_site

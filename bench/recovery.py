@@ -39,11 +39,12 @@ from typing import NoReturn
 import psutil
 
 from bench.result import report
+from contract.files.child_variables import NODE_MARK
 from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.node import ray_node
-from entrypoint.processes.process import NODE_MARK, find_marked, kill
+from entrypoint.processes.process import find_marked, kill
 from env.http.arguments import positive
 from tests.support.node_cluster import command_line
 from tests.support.podman import IMAGE, OF_THE_IMAGE, Container, missing, podman

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from contract import lease
 from contract.files import epochs, lines
 from contract.files.append import append_line
+from contract.files.child_variables import ATTEMPT
 from contract.files.os_errors import with_path
 from contract.journal_file import index
 from contract.journal_file.index import newest_first
@@ -69,11 +70,11 @@ class WriteEvent(Protocol):
 
 def has_head() -> bool:
     """Return whether a head has started this program, and so has checked the job before."""
-    return "ROLLCALL_ATTEMPT" in os.environ
+    return ATTEMPT in os.environ
 
 
 def attempt_number() -> int:
-    return int(os.environ.get("ROLLCALL_ATTEMPT", "1"))
+    return int(os.environ.get(ATTEMPT, "1"))
 
 
 def journal_writer(journal: Path) -> WriteEvent:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract.files import epochs, stored_json
+from contract.files.child_variables import LEASE, LEASE_HOLDER
 
 NUMBER = re.compile(r"[1-9][0-9]{0,9}")
-VARIABLE, HOLDER_VARIABLE = "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER"
+VARIABLE, HOLDER_VARIABLE = LEASE, LEASE_HOLDER
 """Variables that give the lease and its holder to the driver of an attempt."""
 RESTORE_SECONDS = 5.0
 """Seconds for a live head to write its lease again after somebody deleted it."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from contract.files import umask
 from contract.files.os_errors import replacing_path, with_path
 
-NODE_DIR = "ROLLCALL_NODE_DIR"
-"""Variable of Ray's processes if nodes do not share the run directory: the node's own one."""
 JOB_ENTRY = "job.json"
 """File of a submitted job's run directory: its entry in the head's queue."""
 USUAL = "run"

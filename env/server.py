@@ -29,7 +29,14 @@ from env.http.protocol import (
     write_plain_answer,
 )
 from env.http.service_key import VARIABLE, ServiceKeyError, default_host, is_open, wanted_at
-from env.http.serving import listen, read_body, refusal, run, why_not_listening
+from env.http.serving import (
+    listen,
+    log_to_stderr,
+    read_body,
+    refusal,
+    run,
+    why_not_listening,
+)
 from env.registry import REWARDS, RewardSpecError, reward_function
 from env.rewards.guard import guard
 from env.types import RewardFunction
@@ -141,12 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--reward", action="append", help="one of several with weights, added up: gsm8k:1"
     )
     arguments = parser.parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S%z",
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs whole URLs, with passwords
+    log_to_stderr()
     spec = arguments.reward or arguments.task
     try:
         reward = reward_function(spec)

@@ -26,12 +26,11 @@ from tempfile import NamedTemporaryFile
 from threading import Lock, Thread
 from typing import IO
 
-from contract.files import private_dir
+from contract.files import child_variables, private_dir
 
 log = logging.getLogger(__name__)
 
-VARIABLE = "ROLLCALL_FD_STORE"
-"""Has the path of the store's socket on this node."""
+VARIABLE = child_variables.FD_STORE
 PATIENCE_SECONDS = 2.0
 """Timeout of each request: training does not wait longer for a suspended entrypoint."""
 MOST_DESCRIPTORS = 253

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-RESUME_CHECKPOINT = "ROLLCALL_RESUME_CHECKPOINT"
-"""Variable of a script's ranks: the path of the checkpoint from which its Trainer goes on."""
-
 
 class Program(StrEnum):
     ROLLCALL = "rollcall"

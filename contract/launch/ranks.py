@@ -19,6 +19,10 @@ ROLLCALL_GRACE_SECONDS counts, at whose end the launcher is killed with its rank
 MODES = ("--multi", "--use", "--config")
 """What the flags of `accelerate launch` begin with that choose how it starts processes."""
 
+WHOLE_MODEL = ("NO", "FALSE", "MULTI_")
+"""What modes of accelerate begin with in which each process has the whole model. YAML reads NO
+without quotes as false."""
+
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
@@ -161,6 +165,11 @@ def _once_a_node(launch: Launch) -> bool:
     With --cpu it starts one process only, so that Rollcall runs it once for each rank.
     """
     return launch.accelerate is not None and "--cpu" not in launch.accelerate
+
+
+def has_whole_model(mode: object) -> bool:
+    """Return whether each process has the whole model by accelerate's `distributed_type`."""
+    return str(mode).upper().startswith(WHOLE_MODEL)
 
 
 def chooses_mode(accelerate: Sequence[str]) -> bool:

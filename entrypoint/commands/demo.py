@@ -26,6 +26,7 @@ import psutil
 
 from contract.durations import counted, duration
 from contract.exit_codes import ExitCode
+from contract.files.child_variables import STARTED_BY
 from contract.files.os_errors import to_a_reader
 from contract.launch.programs import Program
 from contract.manifest import newest_checkpoint
@@ -46,7 +47,7 @@ from entrypoint.commands.demo_nodes import (
     of_node,
 )
 from entrypoint.config import parsers
-from entrypoint.config.read import STARTED_BY, read_settings
+from entrypoint.config.read import read_settings
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, identity, kill
 from entrypoint.processes.programs import as_typed, program

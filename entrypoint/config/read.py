@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from contract.files import child_variables
 from contract.options import Declared, Fault, ParseError, nearest
 from contract.redaction import MASK, SECRET_NAME, secret_texts
-from contract.run_dir import NODE_DIR
 from entrypoint.config import image, job_parsers, parsers, role, wandb_key
 from entrypoint.config.conflicts import contradictions
 from entrypoint.config.misspelt import MISSPELT, PASSED_ON, service_links
@@ -30,21 +30,6 @@ from entrypoint.config.uses import OF_OTHER_PROGRAMS, Use
 from entrypoint.config.variables import Variable, is_placeholder, shown, shown_placeholder
 
 PREFIX = "ROLLCALL_"
-STARTED_BY = "ROLLCALL_STARTED_BY"
-"""Has the command with which a person starts again the program that has started this node."""
-FOR_CHILDREN = (
-    STARTED_BY,
-    *("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER", "ROLLCALL_RESUME_FROM"),
-    *(
-        "ROLLCALL_RESUME_CHECKPOINT",
-        "ROLLCALL_NODE_MARK",
-        "ROLLCALL_NODE_OWNER",
-        "ROLLCALL_FD_STORE",
-        NODE_DIR,
-    ),
-)
-"""Names with our prefix that a node sets for the processes it starts; ignored here."""
-
 LONGEST_SECRET = 64 * 1024
 
 SHELL_LIKE = (parsers.arguments, job_parsers.resume_arguments)
@@ -206,7 +191,7 @@ class Reader:
                 )
                 continue
             ours = _with_prefix(name)
-            if ours is None or name in (*known, *FOR_CHILDREN):
+            if ours is None or name in (*known, *child_variables.ALL):
                 continue
             if self._is_service_link(name):
                 continue

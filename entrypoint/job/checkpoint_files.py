@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from contract.files import deepspeed_names
+
 UNREADABLE = (
     *(OSError, ValueError, LookupError, TypeError, AttributeError),
     *(RecursionError, zipfile.BadZipFile),
@@ -70,8 +72,8 @@ def has_all_parts(directory: Path) -> bool:
             return False  # torch.distributed.checkpoint writes it last
         if not _has_all_ranks(inner):
             return False
-    tags = [tag.name for tag in directory.glob("global_step*")]
-    return not tags or (directory / "latest").read_text().strip() in tags  # written last
+    tags = [tag.name for tag in directory.glob(deepspeed_names.STEPS)]
+    return not tags or (directory / deepspeed_names.LATEST).read_text().strip() in tags
 
 
 def ranks(names: re.Pattern[str], files: Iterable[Path]) -> set[int]:
@@ -90,7 +92,7 @@ def _has_all_ranks(directory: Path) -> bool:
 
 def _saved_by(files: Iterable[Path]) -> int:
     """Return the number of ranks that DeepSpeed recorded; 0 if no file tells it."""
-    model = next((file for file in files if file.name.endswith("_model_states.pt")), None)
+    model = next((file for file in files if file.name.endswith(deepspeed_names.MODEL_STATES)), None)
     if model is None:
         return 0
     with zipfile.ZipFile(model) as archive:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from contract import lease
 from contract.exit_codes import ExitCode
+from contract.files.child_variables import ATTEMPT
 from contract.launch import places
 from contract.launch.model_digests import ModelDigests, OtherModelError
 from contract.progress import RunResult
@@ -231,7 +232,7 @@ class Supervisor:
         )
         command = run.recipe.command(job, resume_from)
         of_attempt = self._name_of_tracker() | {
-            "ROLLCALL_ATTEMPT": str(number),
+            ATTEMPT: str(number),
             **lease.environment(run.journal.claim),
             **discover.of_driver(run.settings),
         }

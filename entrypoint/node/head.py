@@ -17,6 +17,7 @@ from typing import Any
 from contract import lease as contract_lease
 from contract.durations import duration
 from contract.exit_codes import ExitCode
+from contract.files.child_variables import NODE_OWNER
 from contract.files.fd_store import FdStore
 from contract.journal_file.index import newest_first
 from contract.run_dir import RunFiles
@@ -124,7 +125,7 @@ def _serve(
         if taken is None and ended_start.is_over(settings):
             return ExitCode.FINISHED
         own = taken.lease if taken else Lease(run.leases, superseded, address)
-        mark = f"{process.NODE_OWNER}={process.identity() or ''}"
+        mark = f"{NODE_OWNER}={process.identity() or ''}"
         own.about = {**_where(settings, address), "mark": mark}
         with own, webhook.telling(settings, run, own.claim):
             journal = Journal(run.journal, settings.node_name, own.claim, settings.secrets)

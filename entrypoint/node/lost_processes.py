@@ -11,6 +11,7 @@ from contextlib import suppress
 import psutil
 
 from contract import lease as contract_lease
+from contract.files.child_variables import NODE_OWNER
 from contract.run_dir import RunFiles
 from entrypoint.processes import process
 from entrypoint.run import lease, lost_head
@@ -26,7 +27,7 @@ def end(row: Row) -> int:
     The holder itself must have ended: one that is only frozen goes on as a worker.
     """
     mark = str(row.get("mark", ""))
-    owner = mark.removeprefix(f"{process.NODE_OWNER}=")
+    owner = mark.removeprefix(f"{NODE_OWNER}=")
     is_here = row.get("boot_id") == lease.boot_id() and owner not in ("", mark)
     if not is_here or owner == process.identity() or owner in process.other_identities():
         return 0

@@ -20,9 +20,10 @@ import psutil
 
 from contract.exit_codes import ExitCode
 from contract.files import fd_store, private_dir
+from contract.files.child_variables import NODE_DIR
 from contract.launch.programs import Program
 from contract.launch.ray_starts import STARTING_AGAIN, lacked_time
-from contract.run_dir import NODE_DIR, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.machine.gpus import discover

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 
+from contract.files.child_variables import STARTED_BY
 from contract.redaction import SECRET_NAME, shell_line
-from entrypoint.config.read import STARTED_BY
 from entrypoint.config.settings import Settings, declared
 
 ENGINES = {"docker": "/.dockerenv", "podman": "/run/.containerenv"}

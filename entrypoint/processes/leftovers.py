@@ -14,11 +14,12 @@ from contextlib import suppress
 
 import psutil
 
+from contract.files.child_variables import ATTEMPT
 from contract.launch import warm
 from entrypoint.config.settings import Settings
 from entrypoint.processes import process
 
-ATTEMPT, RAY_JOB = "ROLLCALL_ATTEMPT", "RAY_JOB_ID"
+RAY_JOB = "RAY_JOB_ID"
 NO_JOB = "ffffffff"
 """Of a worker that Ray has started for no job yet. It keeps this value when a job takes it."""
 DAEMON = "raylet"

@@ -16,17 +16,12 @@ from typing import IO
 
 import psutil
 
+from contract.files.child_variables import NODE_MARK, NODE_OWNER
 from contract.files.os_errors import with_path
 
 log = logging.getLogger(__name__)
 
 OPEN_FILES = 65536
-NODE_MARK = "ROLLCALL_NODE_MARK"
-"""Set in the environment of all that a node starts, and inherited by what those processes start.
-By the mark a node finds its processes again, even after it was killed itself."""
-NODE_OWNER = "ROLLCALL_NODE_OWNER"
-"""Set beside the mark: the identity of the entrypoint that owns the process. When that entrypoint
-is gone, the process is an orphan, and the next entrypoint with this mark ends it."""
 
 
 class StartError(Exception):

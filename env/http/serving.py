@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import signal
 import socket
 import sys
@@ -50,6 +51,16 @@ async def read_body(request: Request, limit: int) -> bytes | None:
 
 def refusal(status: int, error: str, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": error}, status, headers)
+
+
+def log_to_stderr() -> None:
+    """Log to standard error, as each server does."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(name)s: %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S%z",
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs whole URLs, with passwords
 
 
 def listen(host: str, number: int) -> socket.socket:

@@ -24,7 +24,14 @@ from env import model_code
 from env.http.arguments import Help, Parser, finite, port, positive
 from env.http.batching import Batcher, Limits, QueueFullError
 from env.http.service_key import ServiceKeyError, wanted_at
-from env.http.serving import listen, read_body, refusal, run, why_not_listening
+from env.http.serving import (
+    listen,
+    log_to_stderr,
+    read_body,
+    refusal,
+    run,
+    why_not_listening,
+)
 from env.retrieval.files import IndexFault, Manifest
 from env.retrieval.index import Index
 from env.retrieval.protocol import RequestError, query_fault, read_request, write_answer
@@ -94,11 +101,7 @@ def create_app(index: Searchable, topk: Topk, limits: Limits) -> Starlette:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S%z",
-    )
+    log_to_stderr()
     topk = Topk(default=arguments.topk, most=arguments.max_topk)
     if topk.default > topk.most:
         return _fail(os.EX_USAGE, f"--topk {topk.default} is above --max-topk {topk.most}")

@@ -15,8 +15,8 @@ import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
+from contract.files.child_variables import NODE_DIR
 from contract.manifest import WrittenFile, checkpoint_path, fault_of, files_of, write_manifest
-from contract.run_dir import NODE_DIR
 from entrypoint.processes.process import kill
 from tests.support.node_cluster import HEAD, Cluster, command_line
 from tests.support.ray_nodes import cluster_of

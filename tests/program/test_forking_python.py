@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from contract.files.child_variables import NODE_MARK
 from contract.launch.rank_standing import SET_HERE
-from entrypoint.processes.process import NODE_MARK
 from tests.support.fork_server.forking_python import forking_python
 from trainer.cluster.rank_imports import NVML_CHECK
 from trainer.cluster.warm.shim import WORKER

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract.exit_codes import ExitCode
+from contract.files.deepspeed_names import LATEST
 from contract.manifest import MANIFEST, fault_of, newest_checkpoint, write_manifest
 from contract.metrics.json_lines import JsonLines
 from contract.run_dir import RunFiles
@@ -123,6 +124,6 @@ def flags_of(tiny: Tiny, run_dir: Path) -> list[str]:
 def test_the_name_of_openrlhfs_newest_step_may_be_anything(tmp_path: Path, content: bytes) -> None:
     folder = tmp_path / openrlhf.FOLDERS["policy"]
     folder.mkdir(exist_ok=True)
-    (folder / openrlhf.LATEST).write_bytes(content)
+    (folder / LATEST).write_bytes(content)
     with pytest.raises(openrlhf.IncompleteError):
         openrlhf.find(tmp_path, ["policy"])

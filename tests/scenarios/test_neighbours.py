@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.files.child_variables import NODE_MARK, NODE_OWNER
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
@@ -214,7 +215,7 @@ def test_a_second_node_ends_with_76_and_so_nothing_of_the_first(machine: Machine
 def test_a_number_that_came_again_is_another_process() -> None:
     number, _, started = str(process.identity(os.getpid())).partition(":")
     assert number == str(os.getpid())
-    other = {process.NODE_MARK: f"again-{number}", process.NODE_OWNER: f"1:{int(started) + 1}"}
+    other = {NODE_MARK: f"again-{number}", NODE_OWNER: f"1:{int(started) + 1}"}
     with subprocess.Popen(["sleep", "60"], env=os.environ | other) as left:
         try:
             eventually(lambda: bool(process.find_marked(f"again-{number}")))

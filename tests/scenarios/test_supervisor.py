@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.files.child_variables import NODE_MARK
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.cluster.client import ControlClient, RefusedError
 from entrypoint.config.settings import Settings
@@ -21,7 +22,7 @@ from entrypoint.job.recipes.command.recipe import AnyCommand
 from entrypoint.job.supervisor import Outcome
 from entrypoint.net import wait
 from entrypoint.processes.inbox import RayEnded, StopAsked, WorkerLeaves
-from entrypoint.processes.process import NODE_MARK, Process
+from entrypoint.processes.process import Process
 from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN
 from tests.support.world import DIED, FINISHED, STOPPED, ScriptedJobs, World, ends

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract.files import umask
+from contract.files.child_variables import NODE_DIR
 from contract.manifest import WrittenFile
-from contract.run_dir import NODE_DIR, RunFiles
+from contract.run_dir import RunFiles
 from trainer.checkpoint.file_stream import FileStream
 from trainer.checkpoint.head_file_store import answer, is_here, served
 from trainer.checkpoint.protocol import Directory, HeadDirectory

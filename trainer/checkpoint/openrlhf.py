@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contract.files.deepspeed_names import ACTOR, CRITIC, LATEST, MODEL_STATES, STEPS
 from trainer.config.layout import Role
 
-FOLDERS: Mapping[str, str] = {Role.POLICY: "_actor", Role.CRITIC: "_critic"}
-LATEST = "latest"
-
-
+FOLDERS: Mapping[str, str] = {Role.POLICY: ACTOR, Role.CRITIC: CRITIC}
 STEP_NAME = re.compile(r"[\w.-]{1,200}")
 
 
@@ -62,7 +60,7 @@ def _newest(folder: Path) -> Path | str:
     try:
         name = (folder / LATEST).read_text(errors="replace").strip()
     except FileNotFoundError:
-        steps = ", ".join(sorted(one.name for one in folder.glob("global_step*"))) or "nothing"
+        steps = ", ".join(sorted(one.name for one in folder.glob(STEPS))) or "nothing"
         return (
             f"{folder} has no file {LATEST}, as after a crash in a first save, and holds {steps}. "
             "Write the name of a whole one into it"
@@ -74,9 +72,9 @@ def _newest(folder: Path) -> Path | str:
 
 def _missing(directories: Mapping[str, Path]) -> Iterator[str]:
     for directory in directories.values():
-        if not list(directory.glob("*_model_states.pt")):
-            yield f"{directory} has no *_model_states.pt"
-        if others := sorted(one.name for one in directory.glob("*mp_rank_01_model_states.pt")):
+        if not list(directory.glob(f"*{MODEL_STATES}")):
+            yield f"{directory} has no *{MODEL_STATES}"
+        if others := sorted(one.name for one in directory.glob(f"*mp_rank_01{MODEL_STATES}")):
             yield f"{directory} is tensor parallel ({others[0]}), which is not read"
 
 

@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from contract.files.child_variables import ATTEMPT
 from contract.run_dir import write_atomically
 from trainer.checkpoint.protocol import StoreName
 from trainer.checkpoint.replica_store import ReplicaStore
@@ -137,7 +138,7 @@ def _start(name: StoreName, budget: float, goes_on: bool) -> Any:
         "num_cpus": 0,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(name.node, soft=False),
         # It does not belong to the attempt: ending the attempt's processes must not end it.
-        "runtime_env": {"env_vars": {"ROLLCALL_ATTEMPT": ""}},
+        "runtime_env": {"env_vars": {ATTEMPT: ""}},
     }
     actor = ray.remote(concurrency_groups={RECEIVE: RECEIVERS})(ReplicaStore)
     store = actor.options(**options).remote(budget, name.namespace, goes_on=goes_on)

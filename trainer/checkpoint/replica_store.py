@@ -24,7 +24,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from contract.files import fd_store
-from contract.run_dir import NODE_DIR, RunFiles
+from contract.files.child_variables import NODE_DIR
+from contract.run_dir import RunFiles
 from trainer.checkpoint import labels
 from trainer.checkpoint.labels import PIECE_BYTES, LabelError
 from trainer.checkpoint.shard_manifest import Key, ShardManifest

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 
-import psutil
 import torch
 from torch import distributed
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from trainer.cluster import gloo_interface
 from trainer.types import Rank
 
 
@@ -32,8 +32,7 @@ def join(address: tuple[str, int], rank: Rank, own: str, timeout: float) -> None
     """
     host, port = address
     limit = timedelta(seconds=timeout)
-    if interface := _interface_of(own):  # else gloo resolves the host's name, often to loopback
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    gloo_interface.choose(os.environ, own)
     _begin(TCPStore(host, port, is_master=False, timeout=limit), rank, limit)
 
 
@@ -48,11 +47,6 @@ def largest_of_ranks(counts: Sequence[int]) -> list[int]:
     found = torch.tensor(counts, dtype=torch.int64)
     distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
     return [int(count) for count in found]
-
-
-def _interface_of(address: str) -> str | None:
-    interfaces = psutil.net_if_addrs().items()
-    return next((name for name, has in interfaces if address in [a.address for a in has]), None)
 
 
 def _begin(store: Store, rank: Rank, timeout: timedelta) -> None:

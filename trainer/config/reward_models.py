@@ -5,7 +5,6 @@ Torch-free: it is asked before anything starts.
 
 from __future__ import annotations
 
-import json
 import runpy
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from contract.options import Fault
 from trainer.config import model_files
 from trainer.config.config import Config
+from trainer.config.json_files import json_object
 
 HEAD = "ForSequenceClassification"
 OPENRLHF = ("RewardModel", "CriticModel", "LLMForSequenceRegression")
@@ -72,7 +72,7 @@ def model_faults(config: Config) -> Iterator[Fault]:
 
 def faults_of(flag: str, model: Path, *, chat: bool) -> Iterator[Fault]:
     """Why the model in a directory gives no reward. `chat`: whether its texts are chats."""
-    architecture = _architecture(config := _read(model / "config.json"))
+    architecture = _architecture(config := json_object(model / "config.json"))
     theirs = architecture in OPENRLHF or "value_head_prefix" in config
     if HEAD not in architecture and not theirs:
         said = f"has no head that scores a text: its architecture is {architecture or 'not said'}"
@@ -88,7 +88,7 @@ def faults_of(flag: str, model: Path, *, chat: bool) -> Iterator[Fault]:
 
 def output_faults(flag: str, model: Path) -> Iterator[Fault]:
     """Yield a fault if the model in a directory has a head of several numbers."""
-    config = _read(model / "config.json")
+    config = json_object(model / "config.json")
     labels = config.get("num_labels") or len(config.get("id2label") or (0, 1))
     if HEAD in _architecture(config) and labels != 1:
         remedy = "Give a model with num_labels 1"
@@ -98,12 +98,3 @@ def output_faults(flag: str, model: Path) -> Iterator[Fault]:
 def _architecture(config: dict[str, Any]) -> str:
     named = config.get("architectures")
     return " ".join(map(str, named)) if isinstance(named, list) else ""
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty if there is none, which `model_files` says."""
-    try:
-        read = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return read if isinstance(read, dict) else {}

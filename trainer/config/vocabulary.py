@@ -6,11 +6,12 @@ Torch-free, and without the libraries of the tokenisers: an image may lack Sente
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from trainer.config.json_files import json_object
 
 MEDIA = (
     *("image_token", "boi_token", "eoi_token", "video_token"),
@@ -52,7 +53,7 @@ def unreadable_tokens(tokenizer: Path, model: Path) -> str | None:
 
 
 def _embedding_rows(model: Path) -> int | None:
-    config = _read(model / "config.json")
+    config = json_object(model / "config.json")
     text = config.get("text_config")
     rows = (text if isinstance(text, dict) else config).get("vocab_size")
     return rows if isinstance(rows, int) else None
@@ -60,7 +61,7 @@ def _embedding_rows(model: Path) -> int | None:
 
 def _tokens(directory: Path) -> dict[str, int]:
     """Return the tokens that a text can have, with their ids; empty if no file has them."""
-    own = _read(directory / "tokenizer_config.json")
+    own = json_object(directory / "tokenizer_config.json")
     try:
         found = _listed(directory, own)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # of another layout
@@ -70,17 +71,17 @@ def _tokens(directory: Path) -> dict[str, int]:
 
 
 def _listed(directory: Path, own: Mapping[str, Any]) -> dict[str, int]:
-    whole = _read(directory / "tokenizer.json")
-    vocabulary = whole["model"]["vocab"] if whole else _read(directory / "vocab.json")
+    whole = json_object(directory / "tokenizer.json")
+    vocabulary = whole["model"]["vocab"] if whole else json_object(directory / "vocab.json")
     if not whole and not vocabulary:
         vocabulary = _of_tekken(directory) or _of_pieces(directory)
     if isinstance(vocabulary, list):  # a unigram's: rows of token and score, by id
         vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
-    found: dict[str, int] = dict(vocabulary) | _read(directory / "added_tokens.json")
+    found: dict[str, int] = dict(vocabulary) | json_object(directory / "added_tokens.json")
     found |= {row["content"]: row["id"] for row in whole.get("added_tokens") or ()}
     decoder = own.get("added_tokens_decoder") or {}
     found |= {row["content"]: int(number) for number, row in decoder.items()}
-    named = {**_read(directory / "special_tokens_map.json"), **own}
+    named = {**json_object(directory / "special_tokens_map.json"), **own}
     always = dict.fromkeys(text for key in ALWAYS if isinstance(text := _text(named.get(key)), str))
     added = [token for token in always if token and token not in found]
     return found | {token: len(found) + place for place, token in enumerate(added)} if found else {}
@@ -88,7 +89,7 @@ def _listed(directory: Path, own: Mapping[str, Any]) -> dict[str, int]:
 
 def _of_tekken(directory: Path) -> dict[str, int]:
     """Return the tokens of Mistral's own file, whose ids begin behind those that are special."""
-    content = _read(directory / "tekken.json")
+    content = json_object(directory / "tekken.json")
     if not content:
         return {}
     special = content["config"]["default_num_special_tokens"]
@@ -152,12 +153,3 @@ def _media(own: Mapping[str, Any]) -> set[str]:
 def _text(token: Any) -> Any:
     """Return the text of a special token, which may be an object."""
     return token.get("content") if isinstance(token, dict) else token
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty if there is none."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

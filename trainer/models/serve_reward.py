@@ -14,6 +14,7 @@ from pathlib import Path
 from contract.exit_codes import ExitCode
 from env import model_code
 from env.http.arguments import positive
+from env.http.serving import log_to_stderr
 from env.server import fail, new_parser, serve
 from trainer.config import model_files, reward_models
 
@@ -28,12 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     model_code.add_flag(option)
     option("--attention", help="attention of transformers, such as flash_attention_2")
     arguments = parser.parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S%z",
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # the hub's requests
+    log_to_stderr()
     # Imported only after the flags are valid, so that --help and a typing error answer at once.
     from trainer.models.hub import HubError, HubUnreachableError, fetch, is_name
     from trainer.models.loading import prepare_process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -12,6 +13,13 @@ from typing import Any
 from contract.launch.command_lines import PYTHON, script_place, variables_before
 from contract.launch.launcher_flags import LaunchError, parse, starts_all_nodes
 from contract.launch.shell_wrapping import unwrapped
+
+WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
+
+
+def whole_number(text: str | None) -> int | None:
+    """Return the number that a flag's value is; None if it is none, or has ten digits or more."""
+    return int(text) if text and WHOLE_NUMBER.fullmatch(text) else None
 
 
 class Match(IntEnum):

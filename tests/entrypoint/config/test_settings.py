@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract.files import child_variables
 from contract.options import ConfigError, Declared
 from entrypoint.commands import plan
 from entrypoint.config import role
 from entrypoint.config.durations import SHORTEST_SECONDS
 from entrypoint.config.platforms.facts import REMEDIES
-from entrypoint.config.read import FOR_CHILDREN, read_settings
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import (
     DebugRay,
     PortRange,
@@ -312,7 +313,7 @@ def test_the_port_of_a_kubernetes_service_called_rollcall_ray_is_no_setting() ->
 
 
 def test_names_that_a_node_sets_for_its_children_are_known() -> None:
-    given = dict.fromkeys(FOR_CHILDREN, "2")
+    given = dict.fromkeys(child_variables.ALL, "2")
     assert read_settings(given).environ == given
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.files.child_variables import NODE_DIR
 from contract.options import ConfigError
-from contract.run_dir import NODE_DIR
 from entrypoint.cluster import reported_differences
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.read import read_settings

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.files.child_variables import NODE_MARK
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.job import collective, collective_check
@@ -21,7 +22,7 @@ from entrypoint.job.failures.policy import Replace, Resume, Stop, unreachable
 from entrypoint.net import wait
 from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.inbox import StopAsked
-from entrypoint.processes.process import NODE_MARK, find_marked
+from entrypoint.processes.process import find_marked
 from entrypoint.run.failure_classes import FailureClass
 from tests.support.waiting import eventually
 from tests.support.world import DIED, FINISHED, World, ends

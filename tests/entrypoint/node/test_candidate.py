@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.files.child_variables import NODE_OWNER
 from contract.files.fd_store import FdStore
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
@@ -204,11 +205,11 @@ def test_what_a_lost_head_of_this_machine_has_left_on_a_port_is_ended_once_the_h
 ) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         owner = "1:1" if is_over else process.identity(other.pid)
-        mark = f"{process.NODE_OWNER}={owner}"
+        mark = f"{NODE_OWNER}={owner}"
         row = {"host": "here", "boot_id": lease.boot_id(), "mark": mark}
         (run.leases / "1").write_text(json.dumps(row))
         words = [sys.executable, "-c", f"{HELD}; time.sleep(60)", str(ports)]
-        with subprocess.Popen(words, env={process.NODE_OWNER: str(owner)}) as left:
+        with subprocess.Popen(words, env={NODE_OWNER: str(owner)}) as left:
             eventually(lambda: _is_taken(ports))
             found = standing(run, ports)
             vacant(found)

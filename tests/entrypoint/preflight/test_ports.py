@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.files.child_variables import NODE_MARK
 from entrypoint.config.parsers import port_range
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
@@ -26,7 +27,6 @@ from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.run import run_checks
 from entrypoint.preflight.verdict import Finding, Verdict
-from entrypoint.processes import process
 from tests.support.other_user import as_nobody
 
 HEAD = Head(1, 1, "a test")
@@ -63,7 +63,7 @@ def left_over(settings: Settings) -> Iterator[int]:
     """A process with this node's mark that holds its Ray port: what a killed node leaves."""
     child = subprocess.Popen(
         [sys.executable, "-c", LISTEN, str(settings.ray_port)],
-        env=os.environ | {process.NODE_MARK: settings.node_mark},
+        env=os.environ | {NODE_MARK: settings.node_mark},
         stdout=subprocess.PIPE,
     )
     assert child.stdout is not None

@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from contract.files.child_variables import NODE_MARK
 from entrypoint.processes import process
-from entrypoint.processes.process import NODE_MARK, Process, StartError
+from entrypoint.processes.process import Process, StartError
 
 
 def start(tmp_path: Path, code: str, **env: str) -> Process:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from contract.files.child_variables import NODE_MARK
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import ranks_behind
-from entrypoint.processes import process, rank_processes
+from entrypoint.processes import rank_processes
 from entrypoint.processes.process import Process
 from tests.support.entry_points import NEEDS_ENTRY_POINT
 from tests.support.waiting import eventually
@@ -101,7 +102,7 @@ def ranks(root: Path, behind: int) -> Iterator[tuple[Settings, list[Process]]]:
         started = []
         for rank in range(RANKS):
             own = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
-            env = {**os.environ, process.NODE_MARK: settings.node_mark, **own}
+            env = {**os.environ, NODE_MARK: settings.node_mark, **own}
             files = [str(root / name) for name in ("meeting", "timeout")]
             argv = [sys.executable, str(program), str(behind), *files]
             said = root / f"said-{rank}"
@@ -142,7 +143,7 @@ def test_a_stopped_rank_is_named_by_what_its_launcher_gave_it(
 
 def test_a_process_that_is_no_rank_is_none(tmp_path: Path) -> None:
     with ranks(tmp_path, behind=0) as (settings, started):
-        env = {**os.environ, process.NODE_MARK: settings.node_mark}
+        env = {**os.environ, NODE_MARK: settings.node_mark}
         code = "import torch; print('ready', flush=True); import time; time.sleep(300)"
         other = Process("other", [sys.executable, "-c", code], env=env, log_to=tmp_path / "other")
         try:
@@ -167,7 +168,7 @@ def test_a_forked_rank_answers_and_a_fork_of_a_rank_is_none(tmp_path: Path) -> N
     program, meeting = tmp_path / "forks.py", tmp_path / "meeting"
     program.write_text(FORKS)
     with node(tmp_path) as settings:
-        env = {**os.environ, process.NODE_MARK: settings.node_mark}
+        env = {**os.environ, NODE_MARK: settings.node_mark}
         argv = [sys.executable, str(program), str(meeting)]
         parent = Process("forks", argv, env=env, log_to=tmp_path / "said")
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.files.child_variables import NODE_MARK
 from contract.lease import SupersededError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
@@ -170,7 +171,7 @@ def test_a_server_left_by_a_killed_node_is_ended_before_its_successor_starts(
     left = process.Process(
         "reward",
         given.reward_command or (),
-        env=dict(os.environ) | {process.NODE_MARK: mark(given)},
+        env=dict(os.environ) | {NODE_MARK: mark(given)},
         log_to=tmp_path / "left.log",
     )
     eventually(

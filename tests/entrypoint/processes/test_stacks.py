@@ -12,10 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from contract.files.child_variables import NODE_MARK
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.processes import process, stacks
+from entrypoint.processes import stacks
 from entrypoint.processes.process import Process
 from entrypoint.processes.programs import beside_interpreter
 from tests.support.waiting import eventually
@@ -38,7 +39,7 @@ def stuck(tmp_path: Path) -> Iterator[tuple[Settings, Process]]:
         "    time.sleep(60)\n"
         "waits_for_ever()"
     )
-    env = {**os.environ, process.NODE_MARK: settings.node_mark}
+    env = {**os.environ, NODE_MARK: settings.node_mark}
     child = Process("stuck", [sys.executable, "-c", code], env=env, log_to=tmp_path / "said")
     while "ready" not in child.tail():
         time.sleep(0.02)
@@ -81,7 +82,7 @@ def test_a_worker_of_rays_is_asked_even_without_a_title_and_a_helper_is_not(
     path = tmp_path / "site-packages" / "ray" / program
     path.parent.mkdir(parents=True)
     path.write_text("import time\nprint('runs', flush=True)\ntime.sleep(60)")
-    env = {**os.environ, process.NODE_MARK: settings.node_mark}
+    env = {**os.environ, NODE_MARK: settings.node_mark}
     said = tmp_path / "said too"
     child = Process("of Ray", [sys.executable, str(path)], env=env, log_to=said)
     try:

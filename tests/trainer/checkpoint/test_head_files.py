@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from contract.files.child_variables import NODE_DIR
 from contract.journal import attempt_number
 from contract.manifest import WrittenFile, write_manifest
 from contract.progress import Phase, PhaseFile
-from contract.run_dir import NODE_DIR
 from tests.support.tiny_run import Tiny
 from tests.support.waiting import eventually
 from trainer.checkpoint import (

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from contract.files.child_variables import NODE_DIR
 from contract.files.fd_store import LABEL
-from contract.run_dir import NODE_DIR, RunFiles
+from contract.run_dir import RunFiles
 from tests.support.sheets import RANKS, SIZE, sheet, sheet_of
 from trainer.checkpoint import labels, replica_client
 from trainer.checkpoint.protocol import Snapshot

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
+from contract.files.child_variables import ATTEMPT
 from contract.launch import launcher_flags, ranks
 from contract.launch.launcher_flags import LaunchError
 from contract.run_dir import RunFiles
@@ -59,7 +60,7 @@ def _run(launch: launcher_flags.Launch, threads: str | None) -> ExitCode:
     nodes = [pair for pair in nodes if pair[1] in chosen]
     given = ray.get_runtime_context().runtime_env.get("working_dir")
     attempt = Attempt(
-        number=os.environ.get("ROLLCALL_ATTEMPT", "1"),
+        number=os.environ.get(ATTEMPT, "1"),
         logs=RunFiles(Path(os.environ.get("ROLLCALL_RUN_DIR", "."))).logs,
         directory=None if given else str(Path.cwd()),
         threads=threads,

@@ -13,16 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-import psutil
-
 from contract.files import private_dir
+from contract.files.child_variables import NODE_MARK
 from contract.launch.launcher_flags import PYTHON
 from contract.launch.programs import Program
 from contract.launch.ranks import RankProcess
 from contract.redaction import MASK, SHORTEST_SECRET, cut_between, secret_texts
+from trainer.cluster import gloo_interface
 
-MARK = "ROLLCALL_NODE_MARK"
-"""Variable of all processes of a node that Rollcall started."""
 CHUNK_BYTES = 2**20
 KILLED = -9
 """Exit code of a rank whose keeper was killed: the kernel kills the rank with it."""
@@ -164,14 +162,8 @@ NOT_OURS = frozenset(
 def _environment(address: str) -> dict[str, str]:
     """Return the variables of all ranks: the node's own, and gloo's interface."""
     env = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
-    if interface := _interface_of(address):  # else gloo resolves the host's name: often loopback
-        env.setdefault("GLOO_SOCKET_IFNAME", interface)
+    gloo_interface.choose(env, address)
     return env
-
-
-def _interface_of(address: str) -> str | None:
-    interfaces = psutil.net_if_addrs().items()
-    return next((name for name, has in interfaces if address in [a.address for a in has]), None)
 
 
 def _resolved(argv: Sequence[str]) -> list[str]:
@@ -180,6 +172,6 @@ def _resolved(argv: Sequence[str]) -> list[str]:
 
 def _directory_of_node() -> str | None:
     """Return the node's private directory; None if it has none, as on a Ray that existed before."""
-    mark = os.environ.get(MARK)
+    mark = os.environ.get(NODE_MARK)
     directory = private_dir.of_node(mark) if mark else None
     return str(directory) if directory is not None and directory.is_dir() else None

@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 from contract import lease
 from contract.exit_codes import ExitCode
+from contract.files.child_variables import ATTEMPT, RESUME_CHECKPOINT, RESUME_FROM
 from contract.files.log_copy import Copy, lines_of
 from contract.launch import ranks
 from contract.launch.launcher_flags import Launch
 from contract.launch.log_lines import LONGEST_WORDS, OF_TORCH, ended_rank
-from contract.launch.programs import RESUME_CHECKPOINT
 from contract.launch.ranks import Meeting, RankProcess
 from contract.redaction import secret_texts
 from contract.resources import NodeResources
@@ -39,7 +39,7 @@ PASSED_ON = frozenset(
 )
 """Exit codes of a rank that say what is to be done; any other failure is 70."""
 PASSED_DOWN = (
-    *("ROLLCALL_ATTEMPT", "ROLLCALL_RESUME_FROM", "ROLLCALL_RUN_DIR", RESUME_CHECKPOINT),
+    *(ATTEMPT, RESUME_FROM, "ROLLCALL_RUN_DIR", RESUME_CHECKPOINT),
     *(lease.VARIABLE, lease.HOLDER_VARIABLE),
 )
 """Variables of the driver that the ranks have, too. The head finds processes by the attempt."""

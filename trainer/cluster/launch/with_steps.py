@@ -29,8 +29,8 @@ from transformers import (
 )
 
 from contract.exit_codes import ExitCode
+from contract.files.child_variables import RESUME_CHECKPOINT
 from contract.launch.log_lines import FINISHED, Part, part_line, step_line
-from contract.launch.programs import RESUME_CHECKPOINT
 from contract.run_dir import RunFiles
 from trainer.cluster.launch import openrlhf_steps
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from contract.launch import ranks
 from trainer.config.translate.command import TRL
 from trainer.config.translate.config_file import read_flags, texts
 from trainer.config.translate.rows import NOTHING, Command
@@ -25,8 +26,6 @@ STAGES = {
     **{"no_shard": "0", "3": "0"},
 }
 """How FSDP shards, by the names and numbers of accelerate → the stage of ZeRO that does so."""
-WITHOUT = ("NO", "MULTI_GPU", "MULTI_CPU")
-"""Kinds of distribution in which each process has the whole model."""
 USUAL_STAGE = "2"
 """The stage that accelerate takes for DeepSpeed if the file has none."""
 BY_TRAINER = (
@@ -147,7 +146,7 @@ def _of_kind(found: _Found, known: Mapping[str, Any], file: Path) -> None:
             found.absent.append(f"{file}: {key}={how} is not taken over: give --zero_stage")
         if known.get("fsdp_offload_params") in (True, "true"):
             found.flags |= dict.fromkeys(OFFLOADS, ("cpu",))
-    elif kind in WITHOUT:
+    elif ranks.has_whole_model(kind):
         found.flags["zero_stage"] = ("0",)
     else:
         found.absent.append(f"{file}: distributed_type={kind} is not taken over: give --zero_stage")

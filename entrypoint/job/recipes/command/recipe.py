@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from contract.files.child_variables import RESUME_FROM
 from contract.launch import front_ends, shell_wrapping
 from contract.launch.command_lines import PYTHON, variables_before
 from contract.launch.known_modules import mistyped
@@ -103,7 +104,7 @@ class AnyCommand(Recipe):
         variables, words = variables_before(resumed_words(settings, resume_from))
         env = {**variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}
         if resume_from is not None:
-            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+            env[RESUME_FROM] = str(resume_from)
         return JobCommand(unshadowed(words), env, runtime_environment(settings))
 
     def latest(self, settings: Settings) -> int | None:

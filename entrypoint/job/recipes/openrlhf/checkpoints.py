@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.files.deepspeed_names import LATEST, MODEL_STATES
 from contract.run_dir import write_atomically
 from entrypoint.job import checkpoint_files
 from entrypoint.job.checkpoint_files import UNREADABLE
@@ -21,8 +22,6 @@ from entrypoint.job.found_checkpoints import FoundCheckpoint, named
 NAME = re.compile(r"(?:best_)?global_step(?P<step>[0-9]{1,15})")
 """`best_…` is a whole checkpoint, too: of the best evaluation."""
 BEST = "best_"
-LATEST = "latest"
-ACTOR, CRITIC = "_actor", "_critic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def _is_complete(checkpoint: FoundCheckpoint) -> bool:
     path = checkpoint.path
     with suppress(*UNREADABLE):
         files = [file for file in path.rglob("*") if file.is_file()]
-        has_model = any(file.name.endswith("_model_states.pt") for file in files)
+        has_model = any(file.name.endswith(MODEL_STATES) for file in files)
         whole = has_model and all(map(checkpoint_files.is_whole, files))
         return whole and checkpoint_files.has_all_parts(path)
     return False

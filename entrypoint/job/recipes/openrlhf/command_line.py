@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -18,6 +17,7 @@ from contract.launch.launcher_flags import python_of, starts_all_nodes
 from entrypoint.job.recipes.base import MemoryAdvice
 from entrypoint.job.recipes.openrlhf import flags as openrlhf_flags
 from entrypoint.job.recipes.openrlhf.flags import Flag, flags_in
+from entrypoint.job.recipes.typed_command import whole_number
 
 PPO = "openrlhf.cli.train_ppo_ray"
 DIRECTORY, OUTPUT, EVERY = "ckpt.path", "ckpt.output_dir", "ckpt.save_steps"
@@ -101,8 +101,7 @@ class OpenRLHFCommand:
         return found[-1].values[0] if found and found[-1].values else None
 
     def number(self, key: str) -> int | None:
-        value = self.value(key)
-        return int(value) if value and re.fullmatch(r"-?[0-9]{1,9}", value) else None
+        return whole_number(self.value(key))
 
     def having(self, *flags: Flag) -> OpenRLHFCommand:
         """Return the command with these flags of 0.11 instead of its own."""

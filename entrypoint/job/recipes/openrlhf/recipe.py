@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from contract.files.child_variables import RESUME_FROM
+from contract.files.deepspeed_names import ACTOR, CRITIC
 from contract.launch import ranks
 from contract.launch.command_lines import OPENRLHF_PPO, is_openrlhf_training
 from contract.launch.launcher_flags import LaunchError, telling_steps
@@ -34,7 +36,7 @@ from entrypoint.job.recipes.interpreters import (
 )
 from entrypoint.job.recipes.openrlhf import checkpoints, command_line, layout
 from entrypoint.job.recipes.openrlhf import flags as openrlhf_flags
-from entrypoint.job.recipes.openrlhf.checkpoints import ACTOR, CRITIC, OpenRLHFCheckpoint
+from entrypoint.job.recipes.openrlhf.checkpoints import OpenRLHFCheckpoint
 from entrypoint.job.recipes.openrlhf.command_line import (
     DIRECTORY,
     EVERY,
@@ -172,7 +174,7 @@ class OpenRLHF(AnyCommand):
         # its own runtime environment may have variables of the job's
         env["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
         if resume_from is not None:
-            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+            env[RESUME_FROM] = str(resume_from)
         environment = for_actors(runtime_environment(settings), python)
         argv = (python, *command.options, *command.program, *command.flag_words)
         return JobCommand(argv, env, environment)

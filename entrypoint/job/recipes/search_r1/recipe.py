@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from contract.files.child_variables import RESUME_FROM
 from entrypoint.config.parsers import ServiceOn
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
@@ -101,7 +102,7 @@ class SearchR1(verl.AnyVerl):
         # its own runtime environment may have variables of the job's
         env["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
         if found is not None:
-            env["ROLLCALL_RESUME_FROM"] = str(found.step)
+            env[RESUME_FROM] = str(found.step)
         environment = for_actors(runtime_environment(settings), python)
         return JobCommand((python, *command.program, *command.overrides), env, environment)
 

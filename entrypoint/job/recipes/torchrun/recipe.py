@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from contract.files import yaml_text
+from contract.files.child_variables import RESUME_FROM
 from contract.launch import front_ends, ranks
 from contract.launch.launcher_flags import (
     PYTHON,
@@ -33,7 +34,6 @@ NO_JOB = (
 THREADS = "OMP_NUM_THREADS"
 DEFAULT_FILE = Path("accelerate/default_config.yaml")
 """What `accelerate config` writes, below Hugging Face's directory."""
-PLAIN_MODES = ("NO", "FALSE", "MULTI_")  # YAML reads NO without quotes as false
 
 
 class TorchRun(AnyCommand):
@@ -75,7 +75,7 @@ class TorchRun(AnyCommand):
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
         if resume_from is not None:
-            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+            env[RESUME_FROM] = str(resume_from)
         variables = {**settings.environ, **settings.runtime_env.get("env_vars", {})}
         threads = ("--threads", variables[THREADS]) if variables.get(THREADS) else ()
         words = resumed_words(settings, resume_from)
@@ -115,7 +115,7 @@ def _warnings_of_default_file(settings: Settings, launch: Launch) -> Iterator[st
     except (OSError, ValueError):
         return
     mode = row.get("distributed_type") if isinstance(row, dict) else None
-    if mode is not None and not str(mode).upper().startswith(PLAIN_MODES):
+    if mode is not None and not ranks.has_whole_model(mode):
         yield (
             f"accelerate launch: {file} chooses {mode}, which counts only if the command names the "
             f"file: add --config_file {file}, and put it on each node"

@@ -12,6 +12,7 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path
 
+from contract.files.deepspeed_names import MODEL_STATES
 from entrypoint.job import checkpoint_files
 from entrypoint.job.checkpoint_files import UNREADABLE
 from entrypoint.job.found_checkpoints import FoundCheckpoint, named
@@ -62,7 +63,7 @@ def _holds_weights(file: Path) -> bool:
     """Return whether the file is of weights: safetensors, torch's, DeepSpeed's or FSDP's."""
     name = file.name
     return (
-        name.endswith((".safetensors", "_model_states.pt", ".distcp"))
+        name.endswith((".safetensors", MODEL_STATES, ".distcp"))
         or name.startswith("pytorch_model")
         or name == "adapter_model.bin"
     )

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import yaml_text
+from contract.files.child_variables import RESUME_CHECKPOINT
 from contract.launch import ranks
 from contract.launch.command_lines import option_value, variables_before
 from contract.launch.launcher_flags import PYTHON, LaunchError, parse, telling_steps
 from contract.launch.log_lines import STEP
-from contract.launch.programs import RESUME_CHECKPOINT, Program
+from contract.launch.programs import Program
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings

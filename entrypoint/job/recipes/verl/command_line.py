@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from contract.durations import counted
 from contract.launch.command_lines import PYTHON, script_place, variables_before
 from contract.options import TRUE
 from entrypoint.job.job_end import JobEnd
-from entrypoint.job.recipes.typed_command import TypedCommand
+from entrypoint.job.recipes.typed_command import TypedCommand, whole_number
 
 MODULE = "verl.trainer.main_ppo"
 MODULES = re.compile(
@@ -39,6 +39,8 @@ UNQUOTED = re.compile(r"[A-Za-z0-9_/.@%+:-]+")
 NOT_A_PATH = re.compile(r"\$\{|['\",]")
 """What Hydra reads as an interpolation, as a quoted text, or as several values."""
 RESUME_MODE, RESUME_PATH = "trainer.resume_mode", "trainer.resume_from_path"
+AUTO, NO_RESUME, FROM_PATH = "auto", "disable", "resume_path"
+"""Values of RESUME_MODE."""
 WORKERS_PYTHON = "ray_kwargs.ray_init.runtime_env.py_executable"
 ASYNC_SAVES = tuple(
     f"{role}.checkpoint.async_save" for role in ("actor_rollout_ref.actor", "critic")
@@ -117,8 +119,32 @@ class VerlCommand:
         return None if found in (None, "null", "None", "") else found
 
     def number(self, key: str) -> int | None:
-        value = self.value(key)
-        return int(value) if value and re.fullmatch(r"-?[0-9]{1,9}", value) else None
+        return whole_number(self.value(key))
+
+    @property
+    def resume_mode(self) -> str:
+        return self.value(RESUME_MODE) or AUTO
+
+    @property
+    def own_start(self) -> tuple[str, str | None]:
+        """Return the words by which the command does not start with its own newest checkpoint.
+
+        And the path that they name, as given; "" without such words.
+        """
+        mode = self.resume_mode
+        path = self.value(RESUME_PATH) if mode == FROM_PATH else None
+        if mode not in (NO_RESUME, FROM_PATH):
+            return "", None
+        return f"{RESUME_MODE}={mode}" + (f" {RESUME_PATH}={path}" if path else ""), path
+
+    def resuming(self, checkpoint: Path | None) -> VerlCommand:
+        """Return the command that goes on from a checkpoint; None: what is there is half written.
+
+        A command that says itself where it starts does so as long as there is none.
+        """
+        if checkpoint:
+            return self.having(**{RESUME_MODE: FROM_PATH, RESUME_PATH: checkpoint})
+        return self.having(**{RESUME_MODE: NO_RESUME}) if self.resume_mode == AUTO else self
 
     def having(self, **values: object) -> VerlCommand:
         """Return the command with these overrides instead of its own; `__` stands for a dot.
@@ -177,11 +203,11 @@ def faults(command: VerlCommand) -> list[str]:
 
 def resume_faults(command: VerlCommand) -> list[str]:
     """Return the fault of the overrides that say from where to resume, if they have one."""
-    mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
-    if mode not in ("auto", "disable", "resume_path"):
-        return [f"{RESUME_MODE}={mode} is unknown: give auto, disable or resume_path"]
-    if mode == "resume_path" and not (path and "global_step_" in path):
-        return [f"{RESUME_MODE}=resume_path needs {RESUME_PATH}=…/global_step_N"]
+    mode, path = command.resume_mode, command.value(RESUME_PATH)
+    if mode not in (AUTO, NO_RESUME, FROM_PATH):
+        return [f"{RESUME_MODE}={mode} is unknown: give {AUTO}, {NO_RESUME} or {FROM_PATH}"]
+    if mode == FROM_PATH and not (path and "global_step_" in path):
+        return [f"{RESUME_MODE}={FROM_PATH} needs {RESUME_PATH}=…/global_step_N"]
     return []
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from contract.files.child_variables import RESUME_FROM
 from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
@@ -31,8 +32,10 @@ from entrypoint.job.recipes.interpreters import (
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.job.recipes.verl import checkpoints, command_line, installed, keys
 from entrypoint.job.recipes.verl.command_line import (
+    AUTO,
     DIRECTORY,
     FREQUENCY,
+    FROM_PATH,
     LOGGER,
     PROGRAM_OF_SFT,
     RESUME_MODE,
@@ -216,7 +219,7 @@ class Verl(AnyVerl):
         python = interpreter_for(command.interpreter, PACKAGE)
         env = {**command.variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}
         if resume_from is not None:
-            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+            env[RESUME_FROM] = str(resume_from)
         argv = (python, *command.program, *command.overrides)
         return JobCommand(argv, env, runtime_environment(settings))
 
@@ -272,23 +275,18 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
         command = command.having(**{WORKERS_PYTHON: Path(python)})
     if python != sys.executable and named is None:  # Ray would start workers by its own Python
         command = command.having(**{WORKERS_PYTHON: Path(python)})
-    if found := checkpoints.newest(directory):
-        values = {"trainer__resume_mode": "resume_path", "trainer__resume_from_path": found.path}
-        return command.having(**values)
-    if command.value(RESUME_MODE) in (None, "auto"):  # what is there is half written
-        return command.having(trainer__resume_mode="disable")
-    path = command.value(RESUME_PATH) or ""
-    if path.startswith("~"):  # no shell has expanded it, and verl does not
-        return command.having(trainer__resume_from_path=working_dir.expanded(path))
-    return command
+    found = checkpoints.newest(directory)
+    own = command.value(RESUME_PATH) or ""
+    if not found and command.resume_mode != AUTO and own.startswith("~"):
+        # no shell has expanded it, and verl does not
+        return command.having(**{RESUME_PATH: working_dir.expanded(own)})
+    return command.resuming(found.path if found else None)
 
 
 def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
-    mode = command.value(RESUME_MODE)
-    path = command.value(RESUME_PATH) if mode == "resume_path" else None
-    if mode not in ("disable", "resume_path"):
+    words, path = command.own_start
+    if not words:
         return []
-    words = f"{RESUME_MODE}={mode}" + (f" {RESUME_PATH}={path}" if path else "")
     found = checkpoints.newest(RECIPE.directory(settings, command))
     named = working_dir.expanded(path) if path else None
     return start_faults(settings, words, named, found, DIRECTORY)
@@ -313,14 +311,13 @@ def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
             f"Rollcall adds {', '.join(added)} to the command, and these count more than those of "
             "your file. To choose one, give it in the command"
         )
-    mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
-    if path and mode != "resume_path":
+    mode, path = command.resume_mode, command.value(RESUME_PATH)
+    if path and mode != FROM_PATH:
         yield f"{RESUME_PATH}={path} has no effect with {RESUME_MODE}={mode}"
-    if mode in ("disable", "resume_path"):
-        own = f" {RESUME_PATH}={path}" if path and mode == "resume_path" else ""
+    words, _ = command.own_start
+    if words:
         yield (
-            f"{RESUME_MODE}={mode}{own}"
-            + " holds until the run has a checkpoint of its own; then it resumes from that"
+            f"{words} holds until the run has a checkpoint of its own; then it resumes from that"
         )
 
 

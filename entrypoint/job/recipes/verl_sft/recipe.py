@@ -29,8 +29,6 @@ from entrypoint.job.recipes.verl import recipe as verl
 from entrypoint.job.recipes.verl.command_line import (
     DIRECTORY,
     PROGRAM_OF_SFT,
-    RESUME_MODE,
-    RESUME_PATH,
     TOTAL,
     VerlCommand,
 )
@@ -185,13 +183,8 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
     """Return the command with checkpoints, resume and log as the supervision needs them."""
     directory = _directory(settings, command)
     command = verl.saving(settings, command, directory, SAVE_EVERY)
-    if found := checkpoints.newest(directory):
-        return command.having(
-            trainer__resume_mode="resume_path", trainer__resume_from_path=found.path
-        )
-    if command.value(RESUME_MODE) in (None, "auto"):  # what is there is half written
-        return command.having(trainer__resume_mode="disable")
-    return command
+    found = checkpoints.newest(directory)
+    return command.resuming(found.path if found else None)
 
 
 def _no_verl(settings: Settings, command: VerlCommand) -> str:
@@ -202,11 +195,9 @@ def _no_verl(settings: Settings, command: VerlCommand) -> str:
 
 
 def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
-    mode = command.value(RESUME_MODE)
-    path = command.value(RESUME_PATH) if mode == "resume_path" else None
-    if mode not in ("disable", "resume_path"):
+    words, path = command.own_start
+    if not words:
         return []
-    words = f"{RESUME_MODE}={mode}" + (f" {RESUME_PATH}={path}" if path else "")
     named = working_dir.expanded(path) if path else None
     return start_faults(settings, words, named, _newest(settings, command), DIRECTORY)
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import RESUMES
+from contract.files.child_variables import NODE_OWNER
 from contract.journal import append_event
 from contract.manifest import write_manifest
 from contract.run_dir import RunFiles
 from entrypoint.commands import report as report_command
-from entrypoint.processes.process import NODE_OWNER
 from entrypoint.run import curves
 from entrypoint.run.attempt_ends import INTERRUPTED
 from entrypoint.run.flight_record import html, read_run, run_end

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
+from contract.files.child_variables import RESUME_CHECKPOINT
 from contract.launch.launcher_flags import parse, telling_steps
-from contract.launch.programs import RESUME_CHECKPOINT
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
