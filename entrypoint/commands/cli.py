@@ -178,10 +178,14 @@ def parse(
         return _reader(first, rest)
     if first == "--":
         return _start("up", rest)
-    if first.startswith("-"):
+    if first.startswith("-") or (not recipe_takes_command and is_job(words)):
         return _start("up", tuple(words))
-    if not recipe_takes_command and is_job(words):
-        return _start("up", tuple(words))
+    return _program(words, recipe_takes_command=recipe_takes_command)
+
+
+def _program(words: Sequence[str], *, recipe_takes_command: bool) -> Invocation:
+    """Return how words are run that are no command of ours. Raises UsageError for no program."""
+    first = words[0]
     if program := shutil.which(first):
         if recipe_takes_command:
             return Invocation("up", tuple(words))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+CHECKPOINT = re.compile(r"checkpoint-(?P<step>[0-9]{1,15})")
 """A directory that transformers' Trainer has written."""
 SETTINGS = ("config.json", "adapter_config.json")
 WEIGHTS = (".safetensors", ".bin")

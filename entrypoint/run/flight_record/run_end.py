@@ -167,29 +167,56 @@ def reasons(end: Ended | None) -> dict[str, str]:
     return {name: str((end and getattr(end, name)) or "") for name in LABELS}
 
 
+@dataclass(slots=True)
+class _Events:
+    """What the journal says of the run's end."""
+
+    last: Mapping[str, Any] | None = None
+    """The last start of a head, or the last outcome."""
+    start: Mapping[str, Any] | None = None
+    failure: Mapping[str, Any] | None = None
+    """The last one, unless a start or a step came after it."""
+    exported: str = ""
+    """The directory of the exported model."""
+    has_workers: bool = False
+
+    @classmethod
+    def read(cls, journal: Path) -> _Events:
+        """Raises OSError."""
+        found = cls()
+        for event in landmarks(journal).events():
+            kind = event["kind"]
+            if kind == EXPORT:
+                found.exported = str(event["details"].get("model", ""))
+            if kind in ("start", "outcome"):
+                found.last = event
+            if kind == "start":
+                found.start = event
+            elif kind == "check-in":
+                found.has_workers = True
+            if kind in ("start", "step", "failure"):
+                found.failure = event if kind == "failure" else None
+        return found
+
+    @property
+    def resume(self) -> str:
+        """The command that starts the head again; "" if the last start does not tell it."""
+        return str(self.start["details"].get("resume", "")) if self.start else ""
+
+    @property
+    def needs_workers(self) -> bool:
+        """Whether that command starts the head alone, and the run has had workers."""
+        starts_head = self.start and self.start["details"].get("resumes_head_alone") is True
+        return self.has_workers and bool(starts_head)
+
+
 def read(run: RunFiles) -> Ended | None:
     """The end of the run; None if it has not ended, or if a head has started it again.
 
     Raises OSError if the run directory cannot be read.
     """
-    last = failure = start = None
-    resume = exported = ""
-    has_workers = starts_head = False
-    for event in landmarks(run.journal).events():
-        if event["kind"] == EXPORT:
-            exported = str(event["details"].get("model", ""))
-        if event["kind"] in ("start", "outcome"):
-            last = event
-        if event["kind"] == "start":
-            start = event
-            resume = str(event["details"].get("resume", ""))
-            starts_head = event["details"].get("resumes_head_alone") is True
-        elif event["kind"] == "check-in":
-            has_workers = True
-        if event["kind"] in ("start", "step"):
-            failure = None
-        elif event["kind"] == "failure":
-            failure = event
+    events = _Events.read(run.journal)
+    last, failure = events.last, events.failure
     if last is None or last["kind"] == "start":
         return None
     try:
@@ -206,16 +233,16 @@ def read(run: RunFiles) -> Ended | None:
     if _is_job_that_is_over(run):
         to_do = to_do.replace(RESUMES, OVER)
     elif RESUMES in to_do:
-        to_do = to_do.replace(RESUMES, _resumes(run, needs_workers=has_workers and starts_head))
-    model = _model(run, exported) if outcome == "finished" else None
+        to_do = to_do.replace(RESUMES, _resumes(run, needs_workers=events.needs_workers))
+    model = _model(run, events.exported) if outcome == "finished" else None
     only = None if model is None or trained.has_model(model) else trained.newest_checkpoint(model)
     ended = Ended(
         outcome,
         last["sentence"],
         result,
         to_do=to_do,
-        resume=resume if to_do else "",
-        has_head=not standalone.is_by_trainer(start),
+        resume=events.resume if to_do else "",
+        has_head=not standalone.is_by_trainer(events.start),
         model=None if only else model,
         best=_best(run),
         checkpoint=only,

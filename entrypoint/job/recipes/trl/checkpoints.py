@@ -7,7 +7,6 @@ own files, while other ranks may still write theirs. So each file is checked for
 from __future__ import annotations
 
 import json
-import re
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -16,15 +15,15 @@ from contract.files.deepspeed_names import MODEL_STATES
 from entrypoint.job import checkpoint_files
 from entrypoint.job.checkpoint_files import UNREADABLE
 from entrypoint.job.found_checkpoints import FoundCheckpoint, named
+from entrypoint.run.trained import CHECKPOINT
 
-NAME = re.compile(r"checkpoint-(?P<step>[0-9]{1,15})")
 INCOMPLETE = "checkpoint-is-incomplete.txt"
 """The Trainer's own sign of a checkpoint that a signal made, while it is written."""
 
 
 def newest(output: Path) -> FoundCheckpoint | None:
     """Return the complete checkpoint with the highest step; None if none is found."""
-    return next((one for one in named(output, NAME) if is_complete(one)), None)
+    return next((one for one in named(output, CHECKPOINT) if is_complete(one)), None)
 
 
 def is_complete(checkpoint: FoundCheckpoint) -> bool:
