@@ -19,7 +19,7 @@ from contract.journal import EventSource, append_event, read_events
 from entrypoint.cluster.slow_nodes import most_an_hour
 from entrypoint.job.failures import classes, hang, policy
 from entrypoint.job.failures.classes import AttemptResult, Hung, WorkerLeaving
-from entrypoint.job.failures.log_patterns import EvidenceLog
+from entrypoint.job.failures.evidence_log import EvidenceLog
 from entrypoint.job.failures.policy import Replace, RestartBudget, Resume, Stop
 from entrypoint.net import wait
 from entrypoint.run.failure_classes import FailureClass

@@ -36,7 +36,7 @@ from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.serving import Listener, Serving
 from entrypoint.cluster.slow_nodes import Stays
-from entrypoint.cluster.slow_ranks import Speed, Straggler
+from entrypoint.cluster.slow_ranks import SlowRank, Speed
 from entrypoint.cluster.token_rotation import TokenRotation
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import LeftoverReports, RankReports, WorkerRoutes
@@ -101,7 +101,7 @@ class ControlServer:
         """The restart budget of the run, for the metrics."""
         self.speeds: Sequence[Speed] = ()
         """Of the ranks of the job that runs."""
-        self.stragglers: Sequence[Straggler] = ()
+        self.stragglers: Sequence[SlowRank] = ()
         """Those ranks that are slow now."""
         self.staying: Sequence[Stays] = ()
         """Slow nodes that do not leave for a spare."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from contract.durations import duration
-from entrypoint.cluster.slow_ranks import Against, Straggler
+from entrypoint.cluster.slow_ranks import Against, SlowRank
 
 HOUR = 3600.0
 OUT_SECONDS = 24 * HOUR
@@ -67,19 +67,19 @@ class Stays:
         return {"node": self.node, "why": self.why, "sentence": self.sentence}
 
 
-def decide(slow: Sequence[Straggler], scene: Scene) -> list[Leaves | Stays]:
+def decide(slow: Sequence[SlowRank], scene: Scene) -> list[Leaves | Stays]:
     """Return for each node of the slow ranks whether it leaves: one at most, the slowest.
 
     What a node's peers show counts before what its own past does.
     """
-    by_node: dict[str, Straggler] = {}
+    by_node: dict[str, SlowRank] = {}
     for one in sorted(slow, key=lambda one: (_is_alone(one), -one.speed.times)):
         if one.node == scene.head or one.node in scene.workers:
             by_node.setdefault(one.node, one)
     return list(_decided(by_node, scene))
 
 
-def _decided(by_node: dict[str, Straggler], scene: Scene) -> Iterator[Leaves | Stays]:
+def _decided(by_node: dict[str, SlowRank], scene: Scene) -> Iterator[Leaves | Stays]:
     free = bool(scene.spares)
     many = sum(not _is_alone(one) for one in by_node.values())
     for node, one in by_node.items():
@@ -91,11 +91,11 @@ def _decided(by_node: dict[str, Straggler], scene: Scene) -> Iterator[Leaves | S
             yield Leaves(node, one.sentence)
 
 
-def _is_alone(one: Straggler) -> bool:
+def _is_alone(one: SlowRank) -> bool:
     return one.speed.against is Against.PAST
 
 
-def _why_it_stays(one: Straggler, slow: int, scene: Scene) -> tuple[Why, str] | None:
+def _why_it_stays(one: SlowRank, slow: int, scene: Scene) -> tuple[Why, str] | None:
     if one.node == scene.head:
         what = (
             "it is the head, whose place no spare takes. Stop the run (exit 143) to move the head"

@@ -81,7 +81,7 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class Straggler:
+class SlowRank:
     """A slow rank, or one that was slow and is well again."""
 
     speed: Speed

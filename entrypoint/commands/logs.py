@@ -22,7 +22,7 @@ from entrypoint.commands.log_part import Fold, Part, without_rays
 from entrypoint.commands.remote import end_of_run, job_path
 from entrypoint.config.settings import Settings
 from entrypoint.job import jobs
-from entrypoint.job.failures.log_patterns import plain, spoken
+from entrypoint.job.failures.evidence_log import plain, spoken
 from entrypoint.job.failures.tracebacks import last_traceback
 from entrypoint.run import log_files
 from entrypoint.run import token as run_token

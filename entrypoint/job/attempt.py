@@ -27,8 +27,8 @@ from entrypoint.job.failures.classes import (
     WorkerLeaving,
     WrongStart,
 )
+from entrypoint.job.failures.evidence_log import EvidenceLog, plain
 from entrypoint.job.failures.hang import HangWatch
-from entrypoint.job.failures.log_patterns import EvidenceLog, plain
 from entrypoint.job.job_end import Lacking
 from entrypoint.job.job_events import JobEvents
 from entrypoint.job.log_progress import LogProgress
@@ -246,7 +246,7 @@ class Attempt:
             self._look_for_kills()
             self._look_for_silent_workers()
             self._look_for_changes()
-            self._look_for_stragglers()
+            self._look_for_slow_ranks()
             self._told.see(self._newest)
             self._told.publish()
             before_that, looked = looked, time.monotonic()
@@ -317,7 +317,7 @@ class Attempt:
         for one in self.run.control.health.take():
             self._tell("node-change", one.sentence, **one.as_dict())
 
-    def _look_for_stragglers(self) -> None:
+    def _look_for_slow_ranks(self) -> None:
         """Tell of slow ranks; end the attempt if a slow node leaves for a spare."""
         if self.slow is None or self._cause is not None:
             return

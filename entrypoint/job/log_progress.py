@@ -22,7 +22,7 @@ from contract.run_dir import RunFiles
 from entrypoint.config.job_parsers import COUNTS, MEASURES
 from entrypoint.config.settings import Settings
 from entrypoint.job import told_numbers
-from entrypoint.job.failures.log_patterns import LONGEST_LINE, plain, spoken
+from entrypoint.job.failures.evidence_log import LONGEST_LINE, plain, spoken
 from entrypoint.job.job_end import JobEnd
 from entrypoint.job.logged_metrics import LoggedMetrics
 from entrypoint.job.recipes.base import Recipe

@@ -18,7 +18,7 @@ from entrypoint.cluster.slow_ranks import Against
 from entrypoint.config.settings import Stragglers
 from entrypoint.job.failures.classes import SlowNode
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.straggler_watch import StragglerWatch
+from entrypoint.job.slow_rank_watch import SlowRankWatch
 from entrypoint.run.flight_record.time_accounting import SLOW_LEFT
 
 STAYS = "straggler-stays"
@@ -29,7 +29,7 @@ Tell = Callable[..., None]
 @dataclass(slots=True)
 class SlowNodes:
     run: RunContext
-    _watch: StragglerWatch = field(init=False)
+    _watch: SlowRankWatch = field(init=False)
     _left: list[float] = field(init=False)
     """When slow nodes left this run, over all its heads; seconds of the epoch."""
     _told: set[tuple[str, Why]] = field(default_factory=set)
@@ -38,7 +38,7 @@ class SlowNodes:
     def __post_init__(self) -> None:
         """Refuse the nodes that earlier heads have evicted. Raises OSError."""
         control = self.run.control
-        self._watch = StragglerWatch(self.run.files.rank_times, control.node_at)
+        self._watch = SlowRankWatch(self.run.files.rank_times, control.node_at)
         self._left = []
         for event in self.run.journal.landmarks(SLOW_LEFT):
             at, about = datetime.fromisoformat(event["at"]).timestamp(), event["details"]

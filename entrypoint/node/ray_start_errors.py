@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from entrypoint.job.failures.log_patterns import plain
+from entrypoint.job.failures.evidence_log import plain
 
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 """Start of a traceback's line that names the error."""

@@ -28,7 +28,7 @@ from entrypoint.config import durations, parsers, pipeline, runtime_env
 from entrypoint.config.pipeline import PipelineError
 from entrypoint.job import checkpoint_files
 from entrypoint.job.failures.error_lines import ErrorLines
-from entrypoint.job.failures.log_patterns import EvidenceLog, plain
+from entrypoint.job.failures.evidence_log import EvidenceLog, plain
 from entrypoint.job.failures.tracebacks import Tracebacks
 from entrypoint.job.recipes.openrlhf import command_line as openrlhf
 from entrypoint.job.recipes.recognise import recognised

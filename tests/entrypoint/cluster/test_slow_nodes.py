@@ -19,12 +19,12 @@ from entrypoint.cluster.slow_nodes import (
     most_a_run,
     most_an_hour,
 )
-from entrypoint.cluster.slow_ranks import Against, Speed, Straggler
+from entrypoint.cluster.slow_ranks import Against, SlowRank, Speed
 
 SCENE = Scene(head="head", workers=("a", "b", "c", "d"), computing=5, spares=("e",), left=())
 
 
-def slow(node: str, times: float = 1.3, against: Against = Against.PEERS) -> Straggler:
+def slow(node: str, times: float = 1.3, against: Against = Against.PEERS) -> SlowRank:
     speed = Speed(
         role="policy",
         rank=0,
@@ -37,7 +37,7 @@ def slow(node: str, times: float = 1.3, against: Against = Against.PEERS) -> Str
         first=1,
         last=64,
     )
-    return Straggler(speed, node)
+    return SlowRank(speed, node)
 
 
 def test_the_slowest_node_alone_leaves_for_the_spare() -> None:
@@ -58,7 +58,7 @@ def test_the_slowest_node_alone_leaves_for_the_spare() -> None:
     ],
 )
 def test_a_slow_node_stays_and_it_is_said_why(
-    one: Straggler, scene: Scene, why: Why, words: str
+    one: SlowRank, scene: Scene, why: Why, words: str
 ) -> None:
     (stays,) = decide([one], scene)
     assert isinstance(stays, Stays)

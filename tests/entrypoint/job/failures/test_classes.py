@@ -31,7 +31,7 @@ from entrypoint.job.failures.classes import (
     explain,
     find_evidence,
 )
-from entrypoint.job.failures.log_patterns import MOST_RAISED, EvidenceLog
+from entrypoint.job.failures.evidence_log import MOST_RAISED, EvidenceLog
 from entrypoint.job.failures.user_modules import looked_up
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 from tests.support.repository import DATA, ROOT

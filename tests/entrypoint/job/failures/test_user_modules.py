@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint.job.failures.classes import AttemptResult, classify, error_of_code, explain
-from entrypoint.job.failures.log_patterns import EvidenceLog
+from entrypoint.job.failures.evidence_log import EvidenceLog
 from entrypoint.job.failures.user_modules import is_of_user, looked_up
 from entrypoint.run.failure_classes import FailureClass
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from entrypoint.job.failures import log_patterns
-from entrypoint.job.failures.log_patterns import EvidenceLog
+from entrypoint.job.failures import evidence_log
+from entrypoint.job.failures.evidence_log import EvidenceLog
 from entrypoint.run.failure_classes import FailureClass as F
 
 
@@ -34,4 +34,4 @@ def test_a_line_without_a_space_is_judged_at_once_however_long_it_is() -> None:
     """Its search took minutes, in which the head answered nobody."""
     evidence = EvidenceLog(lambda: 0)
     evidence.read("a" * 10**6)
-    assert evidence.last_error == "a" * log_patterns.LONGEST_LINE
+    assert evidence.last_error == "a" * evidence_log.LONGEST_LINE

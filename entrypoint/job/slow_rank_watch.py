@@ -14,8 +14,8 @@ from entrypoint.cluster.slow_ranks import (
     SLOWER,
     Against,
     History,
+    SlowRank,
     Speed,
-    Straggler,
 )
 from entrypoint.run import log_files
 
@@ -29,7 +29,7 @@ def _is_well(speed: Speed) -> bool:
 
 
 @dataclass(slots=True)
-class StragglerWatch:
+class SlowRankWatch:
     """Reads the times of the ranks whenever there are new ones."""
 
     times: Path
@@ -43,7 +43,7 @@ class StragglerWatch:
     """Inode and size of the file when it was read last, and the time of its newest row."""
     _slow: dict[tuple[str, int], Speed] = field(default_factory=dict)
 
-    def look(self) -> list[Straggler]:
+    def look(self) -> list[SlowRank]:
         """Return the ranks that have become slow, or are well again, since the last call."""
         with suppress(OSError):  # the next look reads it
             found = self.times.stat()
@@ -63,11 +63,11 @@ class StragglerWatch:
         return []
 
     @property
-    def slow(self) -> list[Straggler]:
+    def slow(self) -> list[SlowRank]:
         """The ranks that are slow now."""
-        return [Straggler(speed, self.node_at(speed.address)) for speed in self._slow.values()]
+        return [SlowRank(speed, self.node_at(speed.address)) for speed in self._slow.values()]
 
-    def _news(self) -> list[Straggler]:
+    def _news(self) -> list[SlowRank]:
         told = []
         for key, speed in list(self._slow.items()):
             now = self._history.again(speed)
@@ -77,7 +77,7 @@ class StragglerWatch:
             del self._slow[key]
             if now is not None:
                 self._history.forget(now)  # longer windows still have the slow steps
-                told.append(Straggler(now, self.node_at(now.address), is_over=True))
+                told.append(SlowRank(now, self.node_at(now.address), is_over=True))
         for speed in self.speeds:
             key = speed.role, speed.rank
             if (
@@ -86,5 +86,5 @@ class StragglerWatch:
                 and not any(one.speed.name == speed.name for one in told)
             ):
                 self._slow[key] = speed
-                told.append(Straggler(speed, self.node_at(speed.address)))
+                told.append(SlowRank(speed, self.node_at(speed.address)))
         return told

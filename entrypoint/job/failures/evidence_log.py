@@ -1,4 +1,7 @@
-"""Reads the evidence of a failure from the lines of a job's log, for any framework."""
+"""Reads the evidence of a failure from the lines of a job's log, for any framework.
+
+The patterns of each class are in `entrypoint.run.failure_classes`.
+"""
 
 from __future__ import annotations
 

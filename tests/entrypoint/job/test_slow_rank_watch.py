@@ -7,7 +7,7 @@ from pathlib import Path
 from contract.launch.rank_times import RankTime, as_row
 from contract.metrics.json_lines import JsonLines
 from entrypoint.cluster.slow_ranks import WINDOWS
-from entrypoint.job.straggler_watch import StragglerWatch
+from entrypoint.job.slow_rank_watch import SlowRankWatch
 
 NODES = {f"10.0.0.{number}": f"worker-{number}" for number in range(4)}
 
@@ -33,9 +33,9 @@ class Trainer:
             self._lines.log(self.step, as_row({"policy": times}))
 
 
-def watched(tmp_path: Path) -> tuple[Trainer, StragglerWatch]:
+def watched(tmp_path: Path) -> tuple[Trainer, SlowRankWatch]:
     path = tmp_path / "rank-times.jsonl"
-    return Trainer(path), StragglerWatch(path, NODES.__getitem__)
+    return Trainer(path), SlowRankWatch(path, NODES.__getitem__)
 
 
 def test_a_rank_is_told_once_when_it_is_slow_and_once_when_it_is_well(tmp_path: Path) -> None:
