@@ -141,6 +141,10 @@ class UnknownName(Fault):
     """A flag that no command of this kind has, and that resembles none."""
 
 
+class MissingFlag(Fault):
+    """A flag that is required and not given."""
+
+
 class UnfinishedFile(MissingFile):
     """A data file that another program is still writing."""
 

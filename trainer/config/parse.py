@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from contract.files.os_errors import why_absent
-from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFile
+from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFile, MissingFlag
 from trainer.config import data_columns, layout, values
 from trainer.config.abbreviations import flag_meant
 from trainer.config.config import Config
@@ -294,7 +294,7 @@ def _checked(declared: Mapping[str, Declared], given: Mapping[str, Given]) -> _C
             value, fault = _value(one, given[name])
         elif one.about.required:
             checked.at_fault.add(name)
-            checked.lacking[name] = Fault(label(name), "", "is required", one.about.help)
+            checked.lacking[name] = MissingFlag(label(name), "", "is required", one.about.help)
             continue
         else:
             continue

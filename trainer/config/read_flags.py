@@ -22,6 +22,9 @@ from contract.options import FALSE, TRUE, Fault, MissingFile, UnknownName
 from trainer.config.abbreviations import flag_meant
 from trainer.config.schema import flags_of, once_for_each
 
+SEE_HELP = "See --help"
+"""The remedy of a fault for which nothing better is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -93,11 +96,11 @@ def _stray(word: str, last: str, shapes: Mapping[str, Shape]) -> Fault:
     if meant:
         return Fault(f"'{word}'", "", "belongs to no flag", f"Did you mean {label(meant)}?")
     if not last or word.startswith("-"):
-        return Fault(f"'{word}'", "", "belongs to no flag", "See --help")
+        return Fault(f"'{word}'", "", "belongs to no flag", SEE_HELP)
     most = shapes[last].most
     values = "one value" if most == 1 else f"{most} values"
     takes = "true or false, and alone means true" if shapes[last].switch else values
-    return Fault(f"'{word}'", "", f"belongs to no flag: {label(last)} takes {takes}", "See --help")
+    return Fault(f"'{word}'", "", f"belongs to no flag: {label(last)} takes {takes}", SEE_HELP)
 
 
 def _split(value: str, shape: Shape) -> tuple[str, ...]:
@@ -141,7 +144,7 @@ def unknown(spelling: str, known: Iterable[str], file: str = "") -> Fault:
     """Return a fault that suggests the flag that is meant."""
     near = flag_meant(spelling, known)
     what = "unknown key" if file else "unknown flag"
-    remedy = f"Did you mean {near if file else label(near)}?" if near else "See --help"
+    remedy = f"Did you mean {near if file else label(near)}?" if near else SEE_HELP
     kind = Fault if near or file else UnknownName
     return kind(label(spelling, file), "", what, remedy)
 

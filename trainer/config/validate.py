@@ -9,7 +9,7 @@ from pathlib import Path
 from contract.durations import counted
 from contract.files.hf_cache import cached
 from contract.files.os_errors import why_absent
-from contract.options import Fault, MissingFile, nearest
+from contract.options import Fault, MissingFile, MissingFlag, nearest
 from trainer.config import (
     data_sets,
     environments,
@@ -84,7 +84,7 @@ def _reward_faults(config: Config) -> Iterator[Fault]:
             "Give all rewards by --reward, each with its weight",
         )
     if not (config.reward_spec or config.reward_pretrain or config.has_environment):
-        yield Fault(
+        yield MissingFlag(
             "--remote_rm_url",
             "",
             "is required",

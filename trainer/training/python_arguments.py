@@ -14,7 +14,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from contract.options import FALSE, TRUE, ConfigError, Fault, nearest
+from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFlag, nearest
 from contract.run_dir import RunFiles, write_atomically
 from env.environments.environment_file_check import METHODS
 from env.types import IN_PYTHON, brief
@@ -22,7 +22,7 @@ from env.user_code import SignatureError, check_signature, defined_at, is_of_ver
 from trainer.config.code_findings import Trouble
 from trainer.config.config import Config
 from trainer.config.parse import CONFIG, given_texts, unchecked
-from trainer.config.read_flags import aliases
+from trainer.config.read_flags import SEE_HELP, aliases
 from trainer.config.schema import flags_of
 from trainer.config.values import most
 
@@ -350,10 +350,10 @@ def _fields(name: str) -> Sequence[str]:
 
 def as_argument(fault: Fault) -> Fault:
     """Return a fault whose flags are spelt as arguments."""
-    if (fault.path, fault.problem) == ("--remote_rm_url", "is required"):
+    if isinstance(fault, MissingFlag) and fault.path == "--remote_rm_url":
         more = "Or give reward_pretrain, or an environment that scores"
         return Fault("reward", None, "is required", f"{REWARD_REMEDY}. {more}")
-    remedy = "docs/flags.md lists the arguments" if fault.remedy == "See --help" else fault.remedy
+    remedy = "docs/flags.md lists the arguments" if fault.remedy == SEE_HELP else fault.remedy
     path, problem, remedy = map(in_python, (fault.path, fault.problem, remedy))
     return replace(fault, path=path, problem=problem, remedy=remedy)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from contract.options import FALSE as FALSE_WORDS
-from contract.options import MISTYPED, ConfigError, MissingFile, did_you_mean, nearest
+from contract.options import MISTYPED, ConfigError, MissingFile, MissingFlag, did_you_mean, nearest
 from contract.options import TRUE as TRUE_WORDS
 from contract.redaction import redact
 from trainer.config import values as kinds
@@ -369,7 +369,7 @@ def _check(made: Translation) -> None:
         warnings = parse([*words, "--run_dir", RUN], incomplete=True).warnings
     except ConfigError as error:
         faults = [fault for fault in error.faults if not isinstance(fault, MissingFile)]
-        lacking = [fault for fault in faults if fault.problem == REQUIRED]
+        lacking = [fault for fault in faults if isinstance(fault, MissingFlag)]
         made.needed += [str(one) for one in lacking if not is_told(made, one.path)]
         made.conflicts += [str(fault) for fault in faults if fault not in lacking]
         return
