@@ -79,8 +79,7 @@ def _row(fault: Any, row: dict[str, Any] | None) -> str:
 
 
 def _shown(row: dict[str, Any]) -> str:
-    """The seconds of a row; with a star if it has no date, as rows of the version before."""
-    return f"{row['seconds']:.0f}" + ("" if "measured" in row else "\\*")
+    return f"{row['seconds']:.0f}"
 
 
 def _continues_in(row: dict[str, Any], *, classes: bool = False) -> str:
