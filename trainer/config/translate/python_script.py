@@ -313,8 +313,15 @@ class _Script:
 
     def _of_calls(self) -> None:
         """Read the calls that change the model, or the trainer once it is made."""
-        source = self.source
-        for call in source.calls({**source.kinds(ADAPTER), "get_peft_model": ""}):
+        source, end = self.source, next(iter(self.trainers), None)
+        adapters = source.calls({**source.kinds(ADAPTER), "get_peft_model": ""})
+        adapters = [one for one in adapters if source.is_used(one)]
+        made = [call for call in adapters if named(call.func) != "get_peft_model"]
+        open_ = [one for one in adapters if end and source.places.is_open(one, end)]
+        for call in open_ or (made if len(made) > 1 else []):
+            said = f"line {call.lineno}: {shown(call)}, which a run may not use,"
+            self._tell_unread("use_peft", said, f"give {LORA_FLAGS}")
+        for call in [] if open_ or len(made) > 1 else adapters:
             own = [one for one in source.arguments(call) if one[0] != "peft_config"]
             if named(call.func) == "get_peft_model" and not own:
                 continue
@@ -326,7 +333,7 @@ class _Script:
                 self._of_lora(key, node)
         for call in source.calls(["add_callback"]):
             self._lack("", shown(call), objects.OTHERS["callbacks"])
-        for call in source.calls(objects.OF_FILES):
+        for call in source.calls(objects.parses_own_words(source)):
             self._tell("", shown(call), "give what it reads as flags")
 
     def _of_lora(self, key: str, node: ast.expr) -> None:

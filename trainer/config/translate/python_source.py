@@ -17,6 +17,8 @@ MOST_SHOWN = 60
 """Characters of an argument in a sentence."""
 CHANGES = ("append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
 """Methods that change a list or a dictionary."""
+ONLY_READ = ("dict", "list", "tuple", "len", "str", "print", "sorted", "sum", "dumps", "update")
+"""Functions that change no list or dictionary that they are given."""
 BUILT = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
 
 
@@ -55,6 +57,14 @@ class Source:
     def _read(self, typed: Mapping[str, tuple[str, ...]]) -> None:
         self.nodes = [*ast.walk(self.tree)]
         self.places = Places(self.tree)
+        self._owners: dict[ast.AST, ast.AST] = {}
+        self._of_name: dict[str, list[ast.AST]] = {}
+        """A name → the parts of the syntax that may give it a value, or change that."""
+        for one in self.nodes:
+            if isinstance(one, (*FUNCTIONS, ast.Lambda)):
+                self._owners |= dict.fromkeys(ast.walk(one.args), one)
+            for name in {*_concerned(one)} - {""}:
+                self._of_name.setdefault(name, []).append(one)
         self.options = Options(self.nodes, typed)
 
     def kinds(self, name: str) -> dict[str, str]:
@@ -68,6 +78,17 @@ class Source:
 
     def calls(self, names: Collection[str]) -> list[ast.Call]:
         return [one for one in self.nodes if isinstance(one, ast.Call) and named(one.func) in names]
+
+    def is_used(self, call: ast.Call) -> bool:
+        """Whether what a call returns may be used: not if its only name is never read."""
+        built = [one for one in self.nodes if isinstance(one, BUILT) and one.value is call]
+        names = [plain_name(to) for one in built for to in targets(one)]
+        read = {
+            one.id
+            for one in self.nodes
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)
+        }
+        return not names or "" in names or bool({*names} & read)
 
     def resolved(self, node: ast.expr) -> ast.expr:
         """Return what a name or an option stands for, and arithmetic on constants as its value.
@@ -97,27 +118,31 @@ class Source:
         is_ordered = of is scopes[0] and not self.places.is_in_loop(node)
         if is_ordered and not alone:
             own = [one for one in own if _line(one[0]) < node.lineno]
-        if not own or (not is_ordered and not alone) or self._is_changed(node, is_ordered):
+        if not own or (not is_ordered and not alone):
             return None
         if not all(self.places.reaches(part, node) for part, _ in own):
             return None
-        return max(own, key=lambda one: _line(one[0]))[1]
+        value = max(own, key=lambda one: _line(one[0]))[1]
+        is_open = isinstance(value, ast.List | ast.Dict) or (
+            isinstance(value, ast.Call) and named(value.func) in ("dict", "list")
+        )
+        return None if self._is_changed(node, is_ordered, is_open) else value
 
     def _is_global(self, name: str) -> bool:
         kinds = (ast.Global, ast.Nonlocal)
-        return any(isinstance(one, kinds) and name in one.names for one in self.nodes)
+        return any(isinstance(one, kinds) for one in self._of_name.get(name, ()))
 
-    def _is_changed(self, node: ast.Name, is_ordered: bool) -> bool:
+    def _is_changed(self, node: ast.Name, is_ordered: bool, is_open: bool) -> bool:
         """Whether what a name stands for may be another one by its own method, or an entry."""
         own = self.places.scopes(node)[0]
         return any(
-            _changes(one, node.id)
+            (_changes(one, node.id) or (is_open and _hands_on(one, node.id)))
             and not (
                 is_ordered
                 and self.places.scopes(one)[0] is own
                 and getattr(one, "lineno", 0) > node.lineno
             )
-            for one in self.nodes
+            for one in self._of_name.get(node.id, ())
         )
 
     def _bindings(self, name: str) -> Iterator[tuple[ast.AST, ast.expr | None, ast.AST | None]]:
@@ -126,7 +151,7 @@ class Source:
         The value is None for what is not written as an expression.
         """
         plain: set[ast.AST] = set()
-        for one in self.nodes:
+        for one in self._of_name.get(name, ()):
             scope = self.places.scopes(one)[0]
             if isinstance(one, BUILT):
                 for to in targets(one):
@@ -135,20 +160,9 @@ class Source:
                         if one.value is not None:
                             yield one, one.value, scope
             elif isinstance(one, ast.arg) and one.arg == name:
-                yield one, None, self._owner(one)
+                yield one, None, self._owners.get(one)
             elif one not in plain and _names(one) == name:
                 yield one, None, scope
-
-    def _owner(self, parameter: ast.arg) -> ast.AST | None:
-        return next(
-            (
-                one
-                for one in self.nodes
-                if isinstance(one, (*FUNCTIONS, ast.Lambda))
-                and any(part is parameter for part in ast.walk(one.args))
-            ),
-            None,
-        )
 
     def arguments(self, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
         """Yield the named arguments, and of each `**NAME` what its dictionary has.
@@ -162,19 +176,42 @@ class Source:
         """Yield what a dictionary has: key and value; the key is "" for a part not written."""
         found = self.resolved(node)
         if isinstance(found, ast.Dict):
+            made: list[tuple[str, ast.expr]] = []
             for key, value in zip(found.keys, found.values, strict=True):
                 if key is None:
-                    yield from self.entries(value)
+                    made += self.entries(value)
                 elif isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    yield key.value, value
+                    made.append((key.value, value))
                 else:
-                    yield "", node
+                    made.append(("", node))
+            unknown = [place for place, (key, _) in enumerate(made) if not key]
+            yield from made[unknown[-1] if unknown else 0 :]  # it may change all before it
         elif isinstance(found, ast.Call) and named(found.func) == "dict":
             for one in found.args:
                 yield from self.entries(one)
             yield from self.arguments(found)
         else:
             yield "", node
+
+
+def _concerned(one: ast.AST) -> Iterator[str]:
+    """Yield the names whose value a part of the syntax may give, or change."""
+    yield _names(one)
+    if isinstance(one, BUILT):
+        yield from map(plain_name, targets(one))
+        yield plain_name(one.value) if one.value else ""
+    elif isinstance(one, ast.arg):
+        yield one.arg
+    elif isinstance(one, ast.Call):
+        yield from map(plain_name, one.args)
+        yield plain_name(one.func.value) if isinstance(one.func, ast.Attribute) else ""
+    elif isinstance(one, ast.Subscript):
+        of: ast.expr = one
+        while isinstance(of, ast.Subscript):
+            of = of.value
+        yield plain_name(of)
+    elif isinstance(one, ast.Global | ast.Nonlocal):
+        yield from one.names
 
 
 def _names(one: ast.AST) -> str:
@@ -196,8 +233,19 @@ def _changes(one: ast.AST, name: str) -> bool:
     if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
         return one.func.attr in CHANGES and plain_name(one.func.value) == name
     if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store | ast.Del):
-        return plain_name(one.value) == name
+        of: ast.expr = one.value
+        while isinstance(of, ast.Subscript):
+            of = of.value
+        return plain_name(of) == name
     return False
+
+
+def _hands_on(one: ast.AST, name: str) -> bool:
+    """Whether a list or a dictionary has another name, too, or a function that may change it."""
+    if isinstance(one, BUILT):
+        return one.value is not None and plain_name(one.value) == name
+    is_call = isinstance(one, ast.Call) and named(one.func) not in ONLY_READ
+    return is_call and name in map(plain_name, one.args)  # type: ignore[attr-defined]
 
 
 def targets(one: ast.Assign | ast.AnnAssign | ast.NamedExpr) -> list[ast.expr]:
@@ -212,6 +260,15 @@ def named(node: ast.AST) -> str:
 def plain_name(node: ast.AST) -> str:
     """Return a name that stands alone; "" of another expression."""
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def path(node: ast.AST) -> str:
+    """Return `a.b.c` of names and attributes; "" of another expression."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.insert(0, node.attr)
+        node = node.value
+    return ".".join([node.id, *parts]) if isinstance(node, ast.Name) else ""
 
 
 def constant(node: ast.expr) -> object:

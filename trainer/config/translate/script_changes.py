@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainer.config.translate.python_source import Source, constant, named, plain_name, targets
+from trainer.config.translate.python_source import Source, constant, named, path, targets
 from trainer.config.translate.script_flow import FUNCTIONS
 
 HARMLESS = (
@@ -19,6 +19,10 @@ READERS = (
     *("pprint", "info", "debug", "warning", "log", "copy", "deepcopy", "get_peft_config"),
 )
 """Functions that only read a config."""
+
+
+NO_CONFIGS = ("model", "tokenizer", "processor", "generation_config", "np", "os", "torch")
+"""Parts of names of objects that are no config of the trainer."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +47,15 @@ def aliases(source: Source, names: set[str]) -> set[str]:
     while True:
         more: set[str] = set()
         for one in source.nodes:
-            if isinstance(one, ast.Assign) and plain_name(one.value) in found:
-                more |= {plain_name(to) for to in one.targets}
-            elif isinstance(one, ast.Call) and plain_name(one.func) in functions:
-                takes = functions[plain_name(one.func)].args
+            if isinstance(one, ast.Assign) and path(one.value) in found:
+                more |= {path(to) for to in one.targets}
+            elif isinstance(one, ast.Call) and path(one.func) in functions:
+                takes = functions[path(one.func)].args
                 places = [*takes.posonlyargs, *takes.args]
                 given = [*zip(places, one.args, strict=False)]
-                more |= {to.arg for to, part in given if plain_name(part) in found}
-                more |= {plain_name(part) for to, part in given if to.arg in found}
-                more |= {key.arg or "" for key in one.keywords if plain_name(key.value) in found}
+                more |= {to.arg for to, part in given if path(part) in found}
+                more |= {path(part) for to, part in given if to.arg in found}
+                more |= {key.arg or "" for key in one.keywords if path(key.value) in found}
         if more <= found | {""}:
             return found
         found |= more - {""}
@@ -67,9 +71,9 @@ def of_config(source: Source, names: set[str], makers: set[str]) -> list[Change]
             found += [
                 Change(one, to.attr, one.value)
                 for to in targets(one)
-                if isinstance(to, ast.Attribute) and plain_name(to.value) in names
+                if isinstance(to, ast.Attribute) and path(to.value) in names
             ]
-        elif isinstance(one, ast.Attribute) and plain_name(one.value) in names:
+        elif isinstance(one, ast.Attribute) and path(one.value) in names:
             if not isinstance(one.ctx, ast.Load):
                 found.append(Change(one, one.attr, None))
             elif one.attr == "__dict__":
@@ -83,15 +87,15 @@ def of_config(source: Source, names: set[str], makers: set[str]) -> list[Change]
 def _of_call(source: Source, call: ast.Call, names: set[str], makers: set[str]) -> Iterator[Change]:
     name = named(call.func)
     of = call.func.value if isinstance(call.func, ast.Attribute) else None
-    if of is not None and plain_name(of) in names:
+    if of is not None and path(of) in names:
         if name not in HARMLESS:
             yield Change(call, "", None)
         return
     if name == "update" and isinstance(of, ast.Call) and named(of.func) == "vars":
-        if any(plain_name(one) in names for one in of.args):
+        if any(path(one) in names for one in of.args):
             yield Change(call, "", None)
         return
-    if not any(plain_name(one) in names for one in _given(call)):
+    if not any(path(one) in names for one in _given(call)):
         return
     if name == "setattr" and len(call.args) == 3:
         key = constant(source.resolved(call.args[1]))
@@ -101,6 +105,25 @@ def _of_call(source: Source, call: ast.Call, names: set[str], makers: set[str]) 
         yield from (Change(call, key.arg or "", None) for key in call.keywords)
     elif name not in makers and name not in READERS and name not in source.functions:
         yield Change(call, "", None)
+
+
+def elsewhere(source: Source, known: set[str]) -> list[Change]:
+    """Return changes of TRL's arguments in objects that are none of those known.
+
+    Those of a model or a tokeniser, and an object's own, are no changes of a config.
+    """
+    found: list[Change] = []
+    for one in source.nodes:
+        if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
+            of, key = one.value, one.attr
+        elif isinstance(one, ast.Call) and named(one.func) == "setattr" and len(one.args) == 3:
+            of, key = one.args[0], str(constant(source.resolved(one.args[1])) or "")
+        else:
+            continue
+        parts = {*path(of).split(".")}
+        if path(of) not in known and path(of) != "self" and not parts & {*NO_CONFIGS}:
+            found.append(Change(one, key, None))
+    return found
 
 
 def _given(call: ast.Call) -> list[ast.expr]:
@@ -115,11 +138,11 @@ def of_trainer(source: Source, names: set[str]) -> list[Change]:
             of = one.value
             if isinstance(of, ast.Attribute) and of.attr == "args":
                 of = of.value
-            if plain_name(of) in names:
+            if path(of) in names:
                 found.append(Change(one, one.attr, None))
         elif isinstance(one, ast.Call) and named(one.func) == "setattr" and len(one.args) == 3:
             of = one.args[0]
             of = of.value if isinstance(of, ast.Attribute) and of.attr == "args" else of
-            if plain_name(of) in names:
+            if path(of) in names:
                 found.append(Change(one, str(constant(one.args[1]) or ""), None))
     return sorted(found, key=lambda one: one.line)

@@ -14,6 +14,7 @@ from trainer.config.translate.python_source import (
     is_empty,
     is_none,
     named,
+    path,
     plain_name,
     shown,
 )
@@ -63,7 +64,8 @@ class Configs:
         made = [one for one in used if isinstance(one, ast.Call)]
         names = {*kinds, *(n for call in made if (n := plain_name(call.func)) and self._is_own(n))}
         chosen = [one for one in made if named(one.func) in names]
-        self.calls = [*dict.fromkeys(chosen or source.calls(names))]
+        if not self.trainers or self.passed:
+            self.calls = [*dict.fromkeys(chosen or source.calls(names))]
         for name in dict.fromkeys([*map(_class_of, (*made, *self.calls)), *self.parsed]):
             chain = classes.found(source, name)
             if chain is None:
@@ -103,6 +105,13 @@ class Configs:
 
     def _of_calls(self) -> Iterator[Said]:
         found = [[*self._arguments(call)] for call in self.calls]
+        end = next(iter(self.trainers), None)
+        if len(found) == 1 and end and self.source.places.is_open(self.calls[0], end):
+            when = self.source.places.condition(self.calls[0])
+            where = f"line {self.calls[0].lineno}: {CONFIG}"
+            for key, node in found[0]:
+                yield Said(key, why=f"{where}({key}={shown(node)}), {when},")
+            return
         if len(found) < 2:
             for given in found:
                 yield from (Said(key, node) for key, node in given)
@@ -124,9 +133,12 @@ class Configs:
         yield from self.source.arguments(call)
 
     def _changes(self) -> list[changes.Change]:
-        names = {plain_name(one) for one in self.passed} | {*_made(self.source, self.calls)}
         made = {named(call.func) for call in (*self.trainers, *self.calls)}
-        return changes.of_config(self.source, changes.aliases(self.source, names), made)
+        return changes.of_config(self.source, self._names(), made)
+
+    def _names(self) -> set[str]:
+        names = {path(one) for one in self.passed} | {*_made(self.source, self.calls)}
+        return changes.aliases(self.source, names)
 
     def _of_changes(self) -> Iterator[Said]:
         places, end = self.source.places, next(iter(self.trainers), None)
@@ -147,11 +159,17 @@ class Configs:
         for one in changes.of_trainer(source, names):
             text = " ".join(ast.unparse(one.node).split())[:60]
             yield Said(one.key, why=f"line {one.line}: {text}, set once the trainer is made,")
+        known = {*self._names(), *names, *(f"{name}.args" for name in names)}
+        known |= source.options.parsed
+        for one in changes.elsewhere(source, known):
+            if any(row.ours for row in TRL.of(one.key)):
+                text = " ".join(ast.unparse(one.node).split())[:60]
+                yield Said(one.key, why=f"line {one.line}: {text}, which may be the config's,")
         trained = [
             one
             for one in source.calls(["train"])
             if isinstance(one.func, ast.Attribute)
-            and (plain_name(one.func.value) in names or one.func.value in self.trainers)
+            and (path(one.func.value) in names or one.func.value in self.trainers)
         ]
         for several in (self.trainers, trained):
             if len(several) > 1 or any(map(source.places.repeats, several)):
@@ -176,7 +194,7 @@ def _made(source: Source, calls: Sequence[ast.Call]) -> Iterator[str]:
     for one in source.nodes:
         if isinstance(one, ast.Assign | ast.AnnAssign) and one.value in calls:
             of = one.targets if isinstance(one, ast.Assign) else [one.target]
-            yield from (name for to in of if (name := plain_name(to)))
+            yield from (name for to in of if (name := path(to)))
 
 
 def _of_class(name: str, node: ast.expr | None, where: str) -> Iterator[Said]:

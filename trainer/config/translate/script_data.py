@@ -39,7 +39,11 @@ class Data:
         self.untold: list[tuple[str, str]] = []
         """What is not taken over, and what to give."""
         calls = source.calls([LOAD])
-        if len(calls) == 1:
+        ends = source.calls(source.kinds("GRPOTrainer"))
+        if len(calls) == 1 and ends and source.places.is_open(calls[0], ends[0]):
+            said = f"line {calls[0].lineno}: {shown(calls[0])}, which a run may not use,"
+            self.untold.append((said, "give --prompt_data"))
+        elif len(calls) == 1:
             self._of_load(calls[0])
         elif calls:
             said = " and ".join(shown(call) for call in calls)

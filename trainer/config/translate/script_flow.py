@@ -173,6 +173,14 @@ class Places:
         others, last = self.course(end)
         return others[: len(blocks)] == blocks and lines < last
 
+    def is_open(self, node: ast.AST, end: ast.AST) -> bool:
+        """Whether a condition, a loop or a try decides if a part runs before `end` does."""
+        own, others = (
+            [block for block in self.course(one)[0] if not isinstance(block[0], SCOPES)]
+            for one in (node, end)
+        )
+        return others[: len(own)] != own
+
     def repeats(self, node: ast.AST) -> bool:
         """Whether a part may run more than once."""
         return any(

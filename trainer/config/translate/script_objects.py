@@ -35,6 +35,8 @@ OTHERS = {
 """Arguments of the trainer that have no counterpart → why, or what to give."""
 OF_FILES = ("parse_yaml_file", "parse_json_file", "parse_dict")
 """Methods of a parser that do not read the command."""
+OF_WORDS = ("args", "args_filename", "args_file_flag")
+"""Arguments of a parser's method that give other words than the command's."""
 PATHS = ("pretrained_model_name_or_path", "model_name")
 """How from_pretrained calls its first argument; the second is unsloth's."""
 OF_WEIGHTS = {
@@ -85,6 +87,21 @@ def is_of_model(source: Source, found: ast.expr, slots: Mapping[str, ast.expr]) 
         model = source.resolved(model.args[0])
     own = source.resolved(found.args[0])
     return ast.dump(own) == ast.dump(model)
+
+
+def parses_own_words(source: Source) -> list[str]:
+    """Return the methods of a parser by which the script gives flags or defaults by itself."""
+    names = [*OF_FILES]
+    if source.calls(("HfArgumentParser", "TrlParser")):
+        names += ["set_defaults", "set_defaults_with_config"]
+        parses = ("parse_args_into_dataclasses", "parse_args_and_config")
+        with_words = [
+            call
+            for call in source.calls(parses)
+            if call.args or {key.arg for key in call.keywords} & {*OF_WORDS, None}
+        ]
+        names += sorted({named(call.func) for call in with_words})
+    return names
 
 
 def methods(own: ast.ClassDef) -> list[str]:

@@ -13,6 +13,11 @@ SWITCHES = {"store_true": (True, False), "store_false": (False, True)}
 """An action → its value with the flag, and without it."""
 NUMBERS = ("int", "float")
 TEXTS = ("", "str", "Path")
+LIBRARIES = (
+    *("trl", "transformers", "peft", "datasets", "accelerate", "torch", "pprint", "rich"),
+    *("dataclasses", "copy", "json", "logging"),
+)
+"""Packages whose functions change no options of a script."""
 SWITCH = ("bool",)
 """Types of options whose values are known; another one is a function of the script's."""
 BOTH_WAYS = "BooleanOptionalAction"
@@ -28,19 +33,20 @@ class Options:
         """The names of `own` whose value was asked for."""
         self.flags: dict[str, str] = {}
         """Each flag of an option, without its first hyphens → the option's name."""
-        self._parsed: set[str] = set()
+        self.parsed: set[str] = set()
+        """The names of what was parsed."""
         calls = [one for one in nodes if isinstance(one, ast.Call)]
         added = [(_name(call), call) for call in calls if _called(call) == "add_argument"]
         names = [name for name, _ in added]
         if any(_called(call) in PARSES for call in calls):
-            self._parsed = {*_holders(nodes)}
-            changed = {*_changed(nodes, self._parsed)}
+            self.parsed = {*_holders(nodes)}
+            changed = {*_changed(nodes, self.parsed)}
             self.own = {
                 name: call
                 for name, call in added
                 if name and names.count(name) == 1 and not {name, None} & changed
             }
-        for name, call in added if self._parsed else ():
+        for name, call in added if self.parsed else ():
             texts = (getattr(one, "value", None) for one in call.args)
             flags = [one.lstrip("-") for one in texts if isinstance(one, str) and one[:1] == "-"]
             self.flags |= dict.fromkeys(flags, name)
@@ -58,7 +64,7 @@ class Options:
         if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
             return node
         call = self.own.get(node.attr)
-        if call is None or node.value.id not in self._parsed:
+        if call is None or node.value.id not in self.parsed:
             return node
         value = _value(call, self._typed.get(node.attr))
         self.used.add(node.attr)
@@ -71,30 +77,57 @@ def _called(call: ast.Call) -> str:
 
 def _changed(nodes: Sequence[ast.AST], parsed: set[str]) -> Iterator[str | None]:
     """Yield the options that the script sets by itself; None if it may set any."""
+    makers = _makers(nodes)
+    others = {
+        alias.asname or alias.name
+        for one in nodes
+        if isinstance(one, ast.ImportFrom)
+        for alias in one.names
+        if (one.module or ".").split(".")[0] not in LIBRARIES or one.level
+    }
     for one in nodes:
         if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
             if getattr(one.value, "id", "") in parsed:
                 yield one.attr
-        elif isinstance(one, ast.Assign) and not _parses(one.value, _makers(nodes)):
+        elif isinstance(one, ast.Assign) and not _parses(one.value, makers):
             known = getattr(one.value, "id", "") in parsed
             if not known and parsed & {getattr(to, "id", "") for to in one.targets}:
                 yield None  # another object has the name, too
         elif isinstance(one, ast.Call) and _called(one) == "set_defaults":
             yield from (key.arg for key in one.keywords)
-        elif isinstance(one, ast.Call) and _sets_any(one, parsed):
+        elif isinstance(one, ast.Subscript) and not isinstance(one.ctx, ast.Load):
+            if _is_namespace(one.value, parsed):
+                yield None
+        elif isinstance(one, ast.Import | ast.ImportFrom):
+            names = [getattr(one, "module", ""), *(alias.name for alias in one.names)]
+            if "configargparse" in names:
+                yield None  # a file and the environment give values, too
+        elif isinstance(one, ast.Call) and (_sets_any(one, parsed) or _takes(one, parsed, others)):
             yield None
 
 
 def _sets_any(call: ast.Call, parsed: Collection[str]) -> bool:
     """Whether a call may set options that are not named here, or parses words of its own."""
-    of = getattr(call.func, "value", None)
-    match _called(call), of:
-        case "setattr", _:
-            return bool(call.args) and getattr(call.args[0], "id", "") in parsed
-        case "update", ast.Call():
-            return _called(of) == "vars"
-        case name, _:
-            return name in PARSES and bool(call.args)
+    name, of = _called(call), getattr(call.func, "value", None)
+    if name == "setattr":
+        return bool(call.args) and getattr(call.args[0], "id", "") in parsed
+    if name == "update" and of is not None:
+        return _is_namespace(of, parsed)
+    return name in PARSES and bool(call.args or call.keywords)
+
+
+def _takes(call: ast.Call, parsed: Collection[str], others: Collection[str]) -> bool:
+    """Whether a function of another file of the user's gets what was parsed, and may change it."""
+    given = [*call.args, *(one.value for one in call.keywords)]
+    is_other = isinstance(call.func, ast.Name) and call.func.id in others
+    return is_other and any(getattr(one, "id", "") in parsed for one in given)
+
+
+def _is_namespace(node: ast.AST, parsed: Collection[str]) -> bool:
+    """Whether an expression is `vars(args)`, or `args.__dict__`."""
+    if isinstance(node, ast.Call) and _called(node) == "vars":
+        return not node.args or getattr(node.args[0], "id", "") in parsed
+    return isinstance(node, ast.Attribute) and node.attr == "__dict__"
 
 
 def _keywords(call: ast.Call) -> dict[str | None, ast.expr]:
@@ -167,6 +200,8 @@ def _action(call: ast.Call) -> str:
 def _value(call: ast.Call, typed: tuple[str, ...] | None) -> ast.expr | None:
     """Return an option's value as an expression; None if it must be given, or is not known."""
     words = _keywords(call)
+    if None in words:
+        return None  # **NAME may have any
     action, kind = _action(call), _kind(words.get("type"))
     if action in SWITCHES:
         given, without = SWITCHES[action]

@@ -46,7 +46,6 @@ def translated(
         (CONFIG + "if not args.debug and args.size == 'big':\n    config.beta = 9\n", "",
          "1e-05 0.2"),
         (CONFIG + "def change(it):\n    it.beta = 0.4\nchange(config)\n", "", "1e-05 0.4"),
-        (CONFIG + "def never(it):\n    other.beta = 0.4\n", "", "1e-05 0.2"),
         (CONFIG + "other = config\nother.beta = 0.4\n", "", "1e-05 0.4"),
         (CONFIG + "setattr(config, 'beta', 0.4)\n", "", "1e-05 0.4"),
         (CONFIG + "print(config)\nwith open('x'):\n    config.beta = 0.4\n", "", "1e-05 0.4"),
@@ -101,6 +100,21 @@ def test_what_the_script_s_options_and_constants_decide_is_read(
          "None 0.2", "learning_rate=lr is not taken over"),
         ("from own import lr\n" + CONFIG.replace("1e-5", "lr"), "", "None 0.2",
          "learning_rate=lr is not taken over"),
+        ("config = GRPOConfig()\nif torch.cuda.is_available():\n    " + CONFIG, "", "None None",
+         "of which only a run tells the right one"),
+        ("config = None\nif torch.cuda.is_available():\n    " + CONFIG, "", "None None",
+         "line 12: GRPOConfig(learning_rate=1e-05), only if torch.cuda.is_available(), is not"),
+        ("own = dict(beta=0.2)\nother = own\nother['beta'] = 3\n"
+         + CONFIG.replace("beta=0.2", "**own"), "", "1e-05 0.0", "GRPOConfig(**own) is not taken"),
+        ("own = dict(beta=0.2)\nchange(own)\n" + CONFIG.replace("beta=0.2", "**own"), "",
+         "1e-05 0.0", "GRPOConfig(**own) is not taken"),
+        ("own = {'beta': 0.2, **more()}\n" + CONFIG.replace("beta=0.2", "**own"), "",
+         "1e-05 0.0", "GRPOConfig(**more()) is not taken"),
+        (CONFIG + "parser.config.beta = 3\n", "", "1e-05 None", "which may be the config's"),
+        (CONFIG.replace("0.2", "args.beta") + "vars(args)['beta'] = 3\n", "", "1e-05 None",
+         "beta=args.beta is not taken over"),
+        ("from own import settle\nsettle(args)\n" + CONFIG.replace("0.2", "args.beta"), "",
+         "1e-05 None", "beta=args.beta is not taken over"),
         (CONFIG.replace("beta=0.2", "**overrides"), "", "1e-05 0.0",
          "GRPOConfig(**overrides) is not taken over"),
     ],
@@ -186,6 +200,77 @@ def test_a_class_without_dataclass_gives_no_default(
     code, values, err = translated(capsys, tmp_path / "train.py", text)
     assert (code, values) == (1, {RATE: None, KL: "0.3"}), err
     assert "the default MyConfig.learning_rate is not taken over" in err
+
+
+RUNNER = """
+class Runner:
+    def __init__(self):
+        self.config = GRPOConfig("o", learning_rate=1e-5, beta=0.2)
+        {}
+    def run(self):
+        GRPOTrainer("m/m", "r/m", self.config, load_dataset("d/x")).train()
+Runner().run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"), [("self.seed = 3", "0.2"), ("self.config.beta = 0.4", None)]
+)
+def test_a_change_in_an_object_of_the_script_s_is_seen(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, expected: str | None
+) -> None:
+    code, values, err = translated(capsys, tmp_path / "train.py", HEAD + RUNNER.format(line))
+    assert (code, values[KL]) == (0 if expected else 1, expected), err
+    assert ("self.config.beta = 0.4" in err) == (expected is None)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("parser.set_defaults(beta=0.4)", "parser.set_defaults(beta=0.4) is not taken over"),
+        ("parser.parse_args_and_config(args=['--beta', '4'])", "parse_args_and_config(args="),
+    ],
+)
+def test_flags_that_the_script_gives_itself_by_trl_s_parser_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, said: str
+) -> None:
+    text = "from trl import GRPOConfig, GRPOTrainer, TrlParser\nparser = TrlParser(GRPOConfig)\n"
+    text += f"{line}\n(config,) = parser.parse_args_and_config()\n" + END.format("")
+    code, _, err = translated(capsys, tmp_path / "train.py", text)
+    assert (code, said in err) == (1, True), err
+
+
+@pytest.mark.parametrize(
+    ("made", "passed", "rank"),
+    [
+        ("LoraConfig(r=4)", "peft_config=lora", "4"),
+        ("LoraConfig(r=4) if args.debug else None", "peft_config=lora", None),
+        ("LoraConfig(r=4) if cuda() else None", "peft_config=lora", None),
+        ("LoraConfig(r=4)", "peft_config=lora if cuda() else LoraConfig(r=8)", None),
+        ("LoraConfig(r=4)", "", None),
+    ],
+)
+def test_an_adapter_counts_if_the_trainer_gets_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, made: str, passed: str, rank: str | None
+) -> None:
+    script = tmp_path / "train.py"
+    text = f"from peft import LoraConfig\n{HEAD}{CONFIG}lora = {made}\n" + END.format("")
+    script.write_text(text.replace('load_dataset("d/x")', f'load_dataset("d/x"), {passed}'))
+    code, out, err = run(capsys, str(script))
+    assert flags(out).get("--lora_rank", [None]) == [rank], err
+    assert code == (1 if "cuda" in made + passed else 0), err
+
+
+def test_a_data_set_and_a_config_that_a_run_may_not_use_do_not_count(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    text = HEAD + CONFIG + "rows = load_dataset('d/x') if cuda() else None\n"
+    script.write_text(text + 'GRPOTrainer("m/m", "r/m", train_dataset=rows).train()\n')
+    code, out, err = run(capsys, str(script))
+    made = flags(out)
+    assert (code, made.get("--prompt_data"), RATE in made, made[KL]) == (1, None, False, ["0.0"])
+    assert "load_dataset('d/x'), which a run may not use" in err
 
 
 @pytest.mark.parametrize("package", ["click", "typer", "fire"])
