@@ -369,7 +369,11 @@ class ControlServer:
         return JSONResponse(await asyncio.to_thread(openapi.description, self._routes()))
 
     async def _stop(self, request: Request) -> Response:
-        self._observer.stop_requested("asked over HTTP")
+        who = ""
+        if "authorization" in request.headers:  # else the page
+            where = f" at {request.client.host.removeprefix('::ffff:')}" if request.client else ""
+            who = f" by a command (rollcall stop) or a client{where}"
+        self._observer.stop_requested(f"asked over HTTP{who}")
         return JSONResponse({"stopping": True}, status_code=202)
 
     async def _metrics(self, request: Request) -> Response:

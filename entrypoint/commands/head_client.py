@@ -41,6 +41,8 @@ T = TypeVar("T")
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C has ended, as of other programs."""
 NEVER = threading.Event()
+SOON_SECONDS = 10.0
+"""A --timeout below this says only at its end that no head answers."""
 
 
 class NoAnswerError(Exception):
@@ -313,7 +315,8 @@ def patiently(
         return look()
     except AwayError as error:
         said, *command = str(error).split("\n")
-        print("\n".join([f"{said}; asking again", *command]), file=sys.stderr)
+        if limit != "--timeout" or settings.head_timeout >= SOON_SECONDS:
+            print("\n".join([f"{said}; asking again", *command]), file=sys.stderr)
 
     def again() -> T:
         try:

@@ -294,6 +294,8 @@ class Supervisor:
         from_step = self.run.recipe.latest(self.run.settings) or 0
         in_memory = self._in_memory()
         decision = policy.decide(failure, history, from_step, node, in_memory=in_memory)
+        if decision.sentence == policy.OWN_SAVE and result.cause:
+            return replace(decision, sentence=f"{result.cause.sentence}: {policy.OWN_SAVE}")
         if advice := self.run.recipe.less_memory(self.run.settings).after(failure):
             return replace(decision, sentence=f"{decision.sentence}; {advice}")
         return decision

@@ -156,7 +156,7 @@ class Follower:
     def _see(self, event: Mapping[str, Any]) -> Message | None:
         """Follow a submitted job from its start to its end.
 
-        Return the message of a job that has failed before it began: its own journal has none.
+        Return the message of a job that has ended before it began: its own journal has none.
         """
         if not isinstance(job := event["details"].get("job"), str):
             return None
@@ -166,7 +166,7 @@ class Follower:
         elif event["kind"] == "job-ended":
             if one := self._followed.get(journal):
                 one.ended = True
-            elif event["details"].get("outcome") == "failed":
+            elif event["details"].get("outcome") in ("failed", "stopped"):
                 return news.message("end", event, event["sentence"])
         return None
 

@@ -167,12 +167,15 @@ def _judge_busy(
         return Finding(Verdict.WARN, f"{evidence}, all {whose}", ends_with_start=ends)
     variables = _named(busy, needed)
     free = _proposed(sorted({needed[port] for port in busy}), context.settings)
-    others = process.of_living_nodes()
-    if any(holders.get(port) in others for port in busy):
-        evidence += ": of another Rollcall node on this machine"
+    living = process.of_living_nodes()
+    of_nodes = [port for port in busy if holders.get(port) in living]
+    if of_nodes:
+        which = "" if len(of_nodes) == len(busy) else f"{', '.join(map(str, of_nodes))} "
+        evidence += f": {which}of another Rollcall node on this machine"
+    if len(of_nodes) == len(busy):
         return Finding(Verdict.FAIL, evidence, f"give each node its own {variables}{free}")
     remedy = f"end what listens there, or set {variables}{free}"
-    return Finding(Verdict.FAIL, evidence, remedy, passes=True)
+    return Finding(Verdict.FAIL, evidence, remedy, passes=not of_nodes)
 
 
 def _proposed(variables: Iterable[str], settings: Settings) -> str:

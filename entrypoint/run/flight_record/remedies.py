@@ -5,10 +5,8 @@ from __future__ import annotations
 from contract.exit_codes import MEANINGS, RESUMES
 from entrypoint.run.failure_classes import HUB, REMEDIES, REMEDY_OF_HUB, FailureClass
 
-OVER = (
-    "If its pipeline is submitted again, a stage resumes; another job that is submitted again is "
-    "a new job."
-)
+OVER = "Submitted again, it is a new job."
+OVER_STAGE = "If its pipeline is submitted again, this stage resumes."
 """In place of RESUMES for a submitted job that has ended: the cluster does not start it again."""
 WORKERS_TOO = "Start its workers again as well, as before."
 

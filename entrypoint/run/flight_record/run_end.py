@@ -18,7 +18,7 @@ from contract.progress import Progress, change
 from contract.run_dir import JOB_ENTRY, RunFiles
 from entrypoint.run import run_attempts, trained
 from entrypoint.run.failure_classes import FailureClass, evidence_of
-from entrypoint.run.flight_record.remedies import OVER, WORKERS_TOO, remedy
+from entrypoint.run.flight_record.remedies import OVER, OVER_STAGE, WORKERS_TOO, remedy
 from entrypoint.run.flight_record.text import NO_STEP, dated
 from entrypoint.run.shown_path import shown
 
@@ -230,8 +230,8 @@ def read(run: RunFiles) -> Ended | None:
     service = str(failure["details"].get("service", "")) if failure else ""
     code = last["details"].get("exit_code")
     to_do = remedy(outcome, code if isinstance(code, int) else None, of, service)
-    if _is_job_that_is_over(run):
-        to_do = to_do.replace(RESUMES, OVER)
+    if entry := _job_that_is_over(run):
+        to_do = to_do.replace(RESUMES, OVER_STAGE if entry.get("stage") else OVER)
     elif RESUMES in to_do:
         to_do = to_do.replace(RESUMES, _resumes(run, needs_workers=events.needs_workers))
     model = _model(run, events.exported) if outcome == "finished" else None
@@ -292,10 +292,10 @@ def _place(failure: Mapping[str, Any]) -> str:
     return str(failure["details"].get("place", ""))
 
 
-def _is_job_that_is_over(run: RunFiles) -> bool:
-    """Whether this is a submitted job that no head goes on with. Raises OSError."""
+def _job_that_is_over(run: RunFiles) -> Mapping[str, Any]:
+    """Return the entry of a submitted job that no head goes on with; else {}. Raises OSError."""
     try:
         entry = stored_json.json_object(run.root / JOB_ENTRY) or {}
     except FileNotFoundError:
-        return False
-    return entry.get("ended") is not None
+        return {}
+    return entry if entry.get("ended") is not None else {}

@@ -338,7 +338,9 @@ def test_events_are_streamed_as_the_journal_grows(head: Head) -> None:
 
 def test_a_stop_is_passed_on(head: Head) -> None:
     assert head.client().ask("POST", "/v1/stop").status_code == 202
-    assert head.heard.stops == ["asked over HTTP"]
+    assert head.heard.stops == [
+        "asked over HTTP by a command (rollcall stop) or a client at 127.0.0.1"
+    ]
 
 
 def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_a_submitted_job_is_told_of_from_its_start_to_its_end(
     assert hook.taken[1]["run"] == f"{tmp_path.name}/job-1"
 
 
-def test_a_job_that_fails_before_it_begins_has_an_end_too(
+def test_a_job_that_ends_before_it_begins_has_an_end_too(
     tmp_path: Path, claim: Claim, journal: Journal
 ) -> None:
     """A stage of a pipeline finds only at its turn that a file is missing."""
@@ -242,9 +242,10 @@ def test_a_job_that_fails_before_it_begins_has_an_end_too(
     said = "job-2 (rl) has failed: it did not begin: --pretrain run/hf is not a directory"
     journal.record("job-ended", said, job="job-2", outcome="failed", exit_code=64)
     journal.record("job-ended", "job-3 has been stopped", job="job-3", outcome="stopped")
-    (told,) = follower.new()
+    told, stopped = follower.new()
     name = f"{tmp_path.name}/job-2"
     assert (told["event"], told["run"], told["text"]) == ("end", name, f"{name}: {said}")
+    assert stopped["text"] == f"{tmp_path.name}/job-3: job-3 has been stopped"
 
 
 def test_the_events_of_a_later_head_are_that_head_s_to_tell(

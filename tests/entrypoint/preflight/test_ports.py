@@ -21,12 +21,14 @@ from entrypoint.config.parsers import port_range
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
+from entrypoint.machine import port_holders
 from entrypoint.net import node_claims
 from entrypoint.net import port_block as port_block_of
 from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.run import run_checks
 from entrypoint.preflight.verdict import Finding, Verdict
+from entrypoint.processes import process
 from tests.support.other_user import as_nobody
 
 HEAD = Head(1, 1, "a test")
@@ -319,3 +321,21 @@ def test_ports_that_the_kernel_lends_to_nobody_are_not_told(tmp_path: Path, rese
 
 def test_a_machine_that_does_not_say_its_range_is_not_judged(tmp_path: Path) -> None:
     assert ports.lent({50000: "CONTROL"}, tmp_path) is None
+
+
+def test_a_port_of_no_node_is_not_said_to_be_of_one(
+    settings: Settings, port_block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def both() -> Finding:
+        with (
+            socket.create_server(("127.0.0.1", port_block + 40)),
+            socket.create_server(("127.0.0.1", port_block + 42)),
+        ):
+            monkeypatch.setattr(port_holders, "holders", lambda: holders)
+            return found(settings)
+
+    holders = {port_block + 40: os.getpid(), port_block + 42: 1}
+    monkeypatch.setattr(process, "of_living_nodes", lambda: {os.getpid()})
+    finding = both()
+    assert f": {port_block + 40} of another Rollcall node on this machine" in finding.evidence
+    assert finding.remedy.startswith("end what listens there, or set ROLLCALL_CONTROL_PORT and")

@@ -24,7 +24,7 @@ from entrypoint.run.attempt_ends import INTERRUPTED
 from entrypoint.run.flight_record import html, read_run, run_end
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
-from entrypoint.run.flight_record.remedies import OVER, WORKERS_TOO
+from entrypoint.run.flight_record.remedies import OVER, OVER_STAGE, WORKERS_TOO
 from entrypoint.run.flight_record.time_accounting import AGAIN, IN_FLIGHT, TRAINING, UNTOLD, USES
 from tests.support import reported_runs
 from tests.support.flight_events import Clock
@@ -138,6 +138,10 @@ def test_a_job_that_is_over_does_not_resume_with_its_cluster(
     found = read_run.of_run(job).end
     assert found is not None
     assert found.to_do == (OVER if ended else RESUMES)
+    (job.root / "job.json").write_text(json.dumps({"ended": ended, "stage": "sft"}))
+    found = read_run.of_run(job).end
+    assert found is not None
+    assert found.to_do == (OVER_STAGE if ended else RESUMES)
 
 
 @pytest.mark.parametrize("alone", [True, False])
