@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
-from entrypoint.commands import init_answers, init_kept
+from entrypoint.commands import init_answers, init_choices, init_kept
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.init_answers import OWN, AnswerError, Data, Place
 from entrypoint.commands.init_chat import Chat
+from entrypoint.commands.init_choices import Choices
 from entrypoint.commands.init_files import RUN, reward_of, test_of
 from entrypoint.commands.init_kept import RUN_FILE
 from entrypoint.commands.init_next import NextSteps
@@ -155,6 +156,8 @@ def _settle(options: argparse.Namespace, ask: Callable[[str], str] | None) -> No
             default = one.default or (
                 GPUS if options.platform != NO_PLATFORM else str(discover.count())
             )
+            if one.flag == "--reward":
+                default = init_choices.usual_reward(options)
             text = f"{one.help} [{default}]: "
             check = partial(init_answers.check, one.flag, directory=options.dir)
             answer = _answer(text, default, check, ask) if ask else default
@@ -202,16 +205,26 @@ class _NewRun:
     """The user's file; None: the reward has none, or it is written."""
     is_kept: bool
     """Only the platform's files are written."""
+    choices: Choices | None
+    """Of data whose options no prompt shows."""
 
     @classmethod
     def of(cls, options: argparse.Namespace, *, is_kept: bool) -> _NewRun:
+        data = init_answers.data(options.data, options.dir)
+        choices = None if is_kept else init_choices.settle(options, data)
         return cls(
             options,
-            init_answers.data(options.data, options.dir),
+            choices.data if choices else data,
             init_answers.model(options.model, options.dir),
             init_answers.reward_file(options.reward, options.dir),
             is_kept,
+            choices,
         )
+
+    @property
+    def converted(self) -> str:
+        """Return the name of the file of rows that is written; "" for none."""
+        return self.choices.name if self.choices else ""
 
     @property
     def nodes(self) -> int:
@@ -281,10 +294,14 @@ class _NewRun:
                 )
             parts = label[len(column) :].split(".")[1:]
             files |= {"reward.py": reward_of(column, parts), "test_reward.py": test_of(parts)}
+        if self.choices and self.choices.text:
+            files[self.converted] = self.choices.text
         return files
 
     def _spelled(self, place: Place) -> str:
         """Return how a file is named; one that is still to be made here, by its whole path."""
+        if self.converted and place is self.data.place:
+            return self.converted
         is_of_hub = place is self.data.place and not self.data.is_file
         is_other = self.options.dir.resolve() != Path.cwd()
         if place.path or is_of_hub or not is_other or self.options.platform != NO_PLATFORM:
@@ -317,7 +334,7 @@ class _NewRun:
         if self.model is not None:
             yield f"--pretrain={shared / self.model.beside}"
         if self.data.is_file:
-            yield f"--prompt_data={shared / self.data.place.beside}"
+            yield f"--prompt_data={shared / (self.converted or self.data.place.beside)}"
         if self.reward is not None or self.options.reward == OWN:
             file = self.reward.beside if self.reward else "reward.py"
             yield f"--remote_rm_url={self._reward(str(shared / file))}"
@@ -336,6 +353,8 @@ class _NewRun:
                 f"--data {options.data}: {data.unseen}. Its columns were not seen; run.yaml names "
                 f"{options.input_key} and {options.label_key}"
             )
+        if self.choices:
+            yield self.choices.note
         yield from () if self.is_kept else self._chat.notes()
         for flag, place in (("--model", self.model), ("--reward", self.reward)):
             if place is not None and place.path is None:
@@ -362,6 +381,7 @@ class _NewRun:
     def next_steps(self) -> NextSteps:
         options = self.options
         own = ["reward.py"] if options.reward == OWN else []
+        data = None if self.converted else self.data.place
         return NextSteps(
             platform=options.platform,
             nodes=self.nodes,
@@ -370,6 +390,6 @@ class _NewRun:
             directory=options.dir,
             shared=self.shared,
             has_image=options.image is not None,
-            written=[RUN_FILE, *own],
-            others=[place for place in (self.data.place, self.model, self.reward) if place],
+            written=[RUN_FILE, *own, *filter(None, [self.converted])],
+            others=[one for one in (data, self.model, self.reward) if one],
         )

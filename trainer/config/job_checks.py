@@ -108,6 +108,7 @@ def data_warnings(config: Config) -> Iterator[str]:
             prompts = _read(config, flag, path, most=label_check.SCORED)
             if said := label_check.with_answers(flag, path, prompts):
                 yield said
+        yield from label_check.without_options(config, flag, path)
 
 
 def model_warnings(config: Config) -> Iterator[str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from contract.durations import counted
 from contract.files.os_errors import with_errno
 from contract.options import ended
+from env.data import choices
+from env.data.rows import PromptError, read_rows
 from env.types import Prompt, RewardFunction, RewardRequest
 from env.user_code import Raised, same_fault
 
@@ -131,6 +134,31 @@ def with_answers(flag: str, data: object, prompts: Sequence[Prompt]) -> str | No
     return (
         f"{flag} {data}: the answer is in the prompt of {count} of {len(prompts)} rows read: their "
         "last message is the assistant's. Leave it out, unless the policy is to continue it"
+    )
+
+
+def without_options(config: Config, flag: str, path: Path) -> Iterator[str]:
+    """Yield a sentence if prompts lack the options that their rows have.
+
+    Environments show columns as they like. `flag` names the data set.
+    """
+    if config.has_environment:
+        return
+    split = config.prompt_split if flag == "--prompt_data" else config.eval_split
+    try:
+        some = islice(read_rows(path, (config.input_key,), whole=True, split=split), SCORED)
+        rows = [row.fields for row in some]
+    except PromptError:  # who reads all rows says it
+        return
+    if column := choices.unseen(rows, config.input_key, config.label_key):
+        yield f"{flag} {path}: {unseen_options(column)}"
+
+
+def unseen_options(column: str) -> str:
+    """What is said of a column of options that prompts do not show."""
+    return (
+        f"the column `{column}` is not in the prompt: the model does not see the options. Write "
+        "them into the column of the prompts (docs/data-and-rewards.md, Multiple choice)"
     )
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from contract.durations import counted
+from env.data import choices
 from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, known_columns, known_template
 from env.data.rows import PromptError, Row, column_of, is_chat, read_rows
 from env.registry import Kind, parts
@@ -16,6 +20,7 @@ from env.user_code import FUNCTION
 from trainer.config.architecture import positions
 from trainer.config.config import Config
 from trainer.config.data_sets import HUB_NAME
+from trainer.config.label_check import unseen_options
 from trainer.config.model_files import known_shape
 from trainer.config.parse import DESCRIPTION, PROG, read
 from trainer.config.read_flags import aliases
@@ -28,9 +33,12 @@ ROWS = 4
 __all__ = [
     "ANSWER_COLUMNS",
     "PROMPT_COLUMNS",
+    "Choices",
+    "choices_of",
     "defined_fault",
     "first_rows",
     "flags_in",
+    "has_choices",
     "is_chat",
     "is_hub_name",
     "known_columns",
@@ -54,6 +62,49 @@ def first_rows(data: Path) -> Sequence[Mapping[str, Any]]:
     if not rows:
         raise ValueError(f"{data}: it has no rows")
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Multiple choice: the rows that are written with their options in the prompt."""
+
+    said: str
+    """What is told of them."""
+    text: str = ""
+    """JSON Lines; "" if they cannot be written."""
+    input_key: str = choices.PROMPT
+    label_key: str = choices.ANSWER
+
+    @property
+    def first_rows(self) -> Sequence[Mapping[str, Any]]:
+        return [json.loads(line) for line in self.text.split("\n", ROWS)[:ROWS] if line]
+
+
+def has_choices(rows: Sequence[Mapping[str, Any]], input_key: str, label_key: str) -> bool:
+    """Return whether rows have options that their prompts lack, and can get."""
+    is_unseen = bool(choices.unseen(rows, input_key, label_key))
+    return is_unseen and choices.converted(rows, input_key, label_key) is not None
+
+
+def choices_of(data: Path, input_key: str, label_key: str, *, written: bool) -> Choices | None:
+    """Return the rows with their options in the prompt; None if they have none, or show them.
+
+    `written`: whether the rows may be others than the data's. Raises ValueError.
+    """
+    column = choices.unseen(first_rows(data), input_key, label_key)
+    if not column:
+        return None
+    rows = (row.fields for row in read_rows(data, (), whole=True))
+    found = choices.converted(rows, input_key, label_key) if written else None
+    if found is None:
+        return Choices(unseen_options(column))
+    text = "".join(json.dumps(row) + "\n" for row in found.rows)
+    said = f"the options are in the column `{column}`, which no prompt shows"
+    said += "" if found.first is None else f"; the answer {found.first} names the first one"
+    if found.left_out:
+        rest = counted(found.left_out, "row")
+        said += f"; {rest} without options, or without a right one, left out"
+    return Choices(said, text)
 
 
 def value_at(row: Mapping[str, Any], key: str, otherwise: Any = None) -> Any:

@@ -209,6 +209,9 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
     ):
         if said := label_check.with_answers(flag, path, rows):
             tell("first-rows", ended(said))
+        for one in path.paths if path else ():
+            for said in label_check.without_options(config, flag, one):
+                tell("first-rows", ended(said))
     if reward is None:
         return
     first, pure = prompts.stream.prompts, pure_reward(config.reward_spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.machine.gpus import discover
 from tests.support.init_files import PLACES, job_of, run, written
 from tests.support.model_files import write_files
+from tests.support.repository import ROOT
 
 __all__ = ["run"]
 
@@ -348,6 +350,56 @@ def test_columns_of_other_names_are_found(
     assert (flags["input_key"], flags["label_key"]) == keys
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_reward.py"]
     assert "4 passed" in subprocess.run(test, cwd=run, capture_output=True, text=True).stdout
+
+
+def test_multiple_choice_gets_its_options_into_the_prompt_as_the_docs_say(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs/data-and-rewards.md").read_text()
+    part = page.partition("### Multiple choice\n")[2].partition("\n### ")[0]
+    row, command, made = re.findall(r"```\w+\n(.*?\n)```", part, re.DOTALL)
+    (run / "exam.jsonl").write_text(row)
+    assert written(run, *shlex.split(command)[2:]) == 0
+    assert json.loads((run / "exam-choices.jsonl").read_text()) == json.loads(made)
+    said = capsys.readouterr().err
+    assert "the options are in the column `choices`, which no prompt shows" in said
+    flags = yaml.safe_load((run / "run.yaml").read_text())
+    named = ("prompt_data", "input_key", "label_key", "remote_rm_url")
+    assert [flags[name] for name in named] == ["exam-choices.jsonl", "prompt", "answer", "choice"]
+    report = planned(run, monkeypatch, "--gpus", "1", "--config", "run.yaml")
+    assert report["faults"] == []
+    assert "the options" not in str(report["warnings"])
+    data = ("--prompt_data", "exam.jsonl", "--input_key", "question")
+    report = planned(run, monkeypatch, "--gpus", "1", "--config", "run.yaml", *data)
+    assert "the model does not see the options" in str(report["warnings"])
+
+
+@pytest.mark.parametrize("platform", PLACES)
+def test_the_job_of_a_platform_reads_the_rows_with_options(run: Path, platform: str) -> None:
+    row = {"question": "Which?", "options": ["car", "apple"], "answer": 1}
+    (run / "train.jsonl").write_text(json.dumps(row) + "\n")
+    assert written(run, "--platform", platform, "--reward", "own") == 0
+    (data,) = [word for word in job_of(platform, run) if word.startswith("--prompt_data=")]
+    assert data == f"--prompt_data={run}/train-choices.jsonl"
+    assert (run / "reward.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"question": "Which?"}, ("--reward", "exact-match")),
+        ({"question": [{"role": "user", "content": "Which?"}]}, ()),
+    ],
+)
+def test_options_that_init_leaves_where_they_are_are_noted(
+    run: Path, row: dict[str, Any], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = row | {"options": ["car", "apple"], "answer": "B"}
+    (run / "train.jsonl").write_text(json.dumps(whole) + "\n")
+    assert written(run, *words) == 0
+    assert yaml.safe_load((run / "run.yaml").read_text())["input_key"] == "question"
+    assert not (run / "train-choices.jsonl").exists()
+    assert "the column `options` is not in the prompt: the model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

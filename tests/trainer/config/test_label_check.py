@@ -57,6 +57,31 @@ def test_texts_and_chats_that_end_with_a_question_are_told_nothing(
     assert list(data_warnings(chatting.config(run_dir, apply_chat_template=True))) == []
 
 
+def test_options_that_no_prompt_shows_are_told_by_plan_and_by_the_run(
+    tiny: Tiny, run_dir: Path, tmp_path: Path
+) -> None:
+    rows, row = tmp_path / "exam.jsonl", {"question": "1+1=?", "choices": ["1", "2 "], "answer": 1}
+    flags = {"prompt_data": str(rows), "input_key": "question", "remote_rm_url": "choice"}
+    rows.write_text(json.dumps(row))
+    config = tiny.config(run_dir, **flags)
+    said = (
+        f"--prompt_data {rows}: the column `choices` is not in the prompt: the model does not see "
+        "the options. Write them into the column of the prompts (docs/data-and-rewards.md, "
+        "Multiple choice)"
+    )
+    assert list(data_warnings(config)) == [said]
+    config.files.root.mkdir(parents=True, exist_ok=True)
+    run._check_first_rows(config, None, data.load(config))
+    assert [event["sentence"] for event in events(config, "first-rows")] == [f"{said}."]
+    for other in (
+        row | {"question": "1+1=? 1 or 2"},  # it shows them
+        row | {"answer": "4"},  # it is the answer to another question
+        {"question": "1+1=?", "answer": "B"},
+    ):
+        rows.write_text(json.dumps(other))
+        assert list(data_warnings(config)) == []
+
+
 def test_rows_whose_labels_cannot_be_read_are_told_before_the_first_step(
     tiny: Tiny, run_dir: Path, tmp_path: Path
 ) -> None:
