@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from contract.durations import counted
 from contract.exit_codes import ExitCode
 from contract.journal_file.index import landmarks
 from contract.redaction import redact
@@ -25,6 +26,8 @@ from entrypoint.run.journal import Journal
 
 IDLE_SECONDS = 0.5
 """Interval between looks at the queue."""
+MOST_NAMED = 3
+"""Waiting jobs that the cluster's last sentence names."""
 OF_THE_CLUSTER = (ExitCode.UNREACHABLE, ExitCode.RETRY, ExitCode.UNFIT)
 """A job that ends with one of these did nothing wrong: its nodes, their Ray or a service failed."""
 
@@ -45,12 +48,21 @@ class JobLoop:
         """
         while True:
             if asked := self.run.inbox.node_stop:
-                return Outcome("stopped", ExitCode.STOPPED, f"{asked.why}: the cluster stops")
+                why = f"{asked.why}: the cluster stops{self._left()}"
+                return Outcome("stopped", ExitCode.STOPPED, why)
             if (job := self.queue.begin_next()) is None:
                 self._wait()
                 continue
             if (failed := self._lead(job, supervise)) is not None:
                 return failed
+
+    def _left(self) -> str:
+        """Return which jobs wait for the next head; "" if none does."""
+        left = self.queue.waiting()
+        if not left:
+            return ""
+        named = ", ".join(left[:MOST_NAMED]) + (", …" if len(left) > MOST_NAMED else "")
+        return f". The next head goes on with {counted(len(left), 'job')} of the queue ({named})"
 
     def _wait(self) -> None:
         """Wait for a job, and keep Ray and the workers ready for it."""

@@ -100,6 +100,10 @@ class JobQueue:
     def rows(self) -> list[dict[str, Any]]:
         return [self._row(job) for job in list(self._jobs.values())]
 
+    def waiting(self) -> list[str]:
+        """Return the ids of the jobs that are not over, oldest first."""
+        return [job.id for job in list(self._jobs.values()) if not job.over]
+
     def row(self, job: str) -> dict[str, Any] | None:
         found = self._jobs.get(job) or entries.newest_named(list(self._jobs.values()), job)
         return None if found is None else self._row(found)

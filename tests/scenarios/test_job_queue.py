@@ -88,6 +88,8 @@ def test_the_next_head_goes_on_with_the_job_that_its_stop_interrupted(tmp_path: 
         soon(lambda: first.ran == ["job-1"])
     assert first.outcome is not None
     assert (first.outcome.name, first.outcome.exit_code) == ("stopped", ExitCode.STOPPED)
+    left = "the cluster stops. The next head goes on with 2 jobs of the queue (job-1, job-2)"
+    assert first.outcome.sentence.endswith(left)
     assert first.kinds()[-1] == "job-interrupted"
     seen: list[object] = []
 
