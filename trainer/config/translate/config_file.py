@@ -11,6 +11,7 @@ from typing import Any
 from contract.files import yaml_text
 from trainer.config.translate.command import TRL, TranslateError
 from trainer.config.translate.rows import Command
+from trainer.config.translate.script_config import reads_option
 
 FLAG = "config"
 
@@ -18,7 +19,7 @@ FLAG = "config"
 def with_file(command: Command) -> Command:
     """Return the command with its file's flags; typed ones count more. Raises TranslateError."""
     name = " ".join(command.given.get(FLAG, ()))
-    if command.trainer != TRL or not name:
+    if command.trainer != TRL or not name or reads_option(command.program, FLAG):
         return command
     found = read_flags(Path(name), f"--{FLAG}", "TRL reads it")
     environment = found.pop("env", {})

@@ -331,6 +331,9 @@ class _Script:
                 own += [("", one) for one in call.args]
             for key, node in own:
                 self._of_lora(key, node)
+        for line, key, text in objects.adapter_changes(source, made):
+            said = f"line {line}: {text}, set once the adapter is made,"
+            self._tell_unread(objects.OF_ADAPTER.get(key, "use_peft"), said, f"give {LORA_FLAGS}")
         for call in source.calls(["add_callback"]):
             self._lack("", shown(call), objects.OTHERS["callbacks"])
         for call in source.calls(objects.parses_own_words(source)):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainer.config.translate.python_arithmetic import computed
 from trainer.config.translate.script_flow import FUNCTIONS, Places, decide
-from trainer.config.translate.script_options import Options
+from trainer.config.translate.script_options import LIBRARIES, Options
 
 MOST_SHOWN = 60
 """Characters of an argument in a sentence."""
@@ -58,11 +58,14 @@ class Source:
         self.nodes = [*ast.walk(self.tree)]
         self.places = Places(self.tree)
         self._owners: dict[ast.AST, ast.AST] = {}
+        self._any: list[ast.AST] = []
         self._of_name: dict[str, list[ast.AST]] = {}
         """A name → the parts of the syntax that may give it a value, or change that."""
         for one in self.nodes:
             if isinstance(one, (*FUNCTIONS, ast.Lambda)):
                 self._owners |= dict.fromkeys(ast.walk(one.args), one)
+            if _binds_any(one):
+                self._any.append(one)
             for name in {*_concerned(one)} - {""}:
                 self._of_name.setdefault(name, []).append(one)
         self.options = Options(self.nodes, typed)
@@ -107,7 +110,7 @@ class Source:
 
     def _value(self, node: ast.Name) -> ast.expr | None:
         """Return the value that certainly reaches the use of a name; None if none does."""
-        found = [*self._bindings(node.id)]
+        found = [*self.bindings(node.id)]
         scopes = self.places.scopes(node)
         visible = (one for one in scopes if one is scopes[0] or not isinstance(one, ast.ClassDef))
         of = next((one for one in visible if any(scope is one for *_, scope in found)), None)
@@ -145,12 +148,14 @@ class Source:
             for one in self._of_name.get(node.id, ())
         )
 
-    def _bindings(self, name: str) -> Iterator[tuple[ast.AST, ast.expr | None, ast.AST | None]]:
+    def bindings(self, name: str) -> Iterator[tuple[ast.AST, ast.expr | None, ast.AST | None]]:
         """Yield what gives a name a value, the value, and the function or class that it is in.
 
         The value is None for what is not written as an expression.
         """
         plain: set[ast.AST] = set()
+        if name in self._of_name:
+            yield from ((one, None, self.places.scopes(one)[0]) for one in self._any)
         for one in self._of_name.get(name, ()):
             scope = self.places.scopes(one)[0]
             if isinstance(one, BUILT):
@@ -192,6 +197,14 @@ class Source:
             yield from self.arguments(found)
         else:
             yield "", node
+
+
+def _binds_any(one: ast.AST) -> bool:
+    """Whether a part of the syntax may give a value to any name: `exec`, or `import *`."""
+    if isinstance(one, ast.ImportFrom):
+        root = (one.module or "").split(".")[0]
+        return one.names[0].name == "*" and (root not in LIBRARIES or one.level > 0)
+    return isinstance(one, ast.Call) and plain_name(one.func) == "exec"
 
 
 def _concerned(one: ast.AST) -> Iterator[str]:

@@ -90,6 +90,7 @@ class Configs:
             for name, node, line in classes.fields(own):
                 where = f"line {line} of {own.source.file}: the default {own.node.name}.{name}"
                 yield from _of_class(name, node, where)
+        yield from self._of_passed()
         yield from self._of_calls()
         for own in reversed(self.own):
             for name, node, line in classes.after(own):
@@ -102,6 +103,19 @@ class Configs:
         """Return the arguments that the script sets once the command's flags are read."""
         after = {name for own in self.own for name, *_ in classes.after(own)}
         return after | ({one.key for one in self._changes()} if self.has_parsed else set())
+
+    def _of_passed(self) -> Iterator[Said]:
+        """Yield the names of configs that another value has, too."""
+        names, functions = self._names(), self.source.functions
+        for one in self.passed if self.calls else ():
+            if not isinstance(one, ast.Name) or self.source.resolved(one) in self.calls:
+                continue
+            for part, value, _ in self.source.bindings(one.id):
+                is_call = isinstance(value, ast.Call)
+                is_made = value in self.calls or (is_call and named(value.func) in functions)  # type: ignore[union-attr]
+                if not (is_made or isinstance(part, ast.arg) or (value and path(value) in names)):
+                    line = getattr(part, "lineno", 0)
+                    yield Said("", why=f"line {line}: another value of args={one.id}")
 
     def _of_calls(self) -> Iterator[Said]:
         found = [[*self._arguments(call)] for call in self.calls]
@@ -183,6 +197,14 @@ def is_read_elsewhere(source: Source) -> bool:
     """Whether a package reads the command whose options are not known here."""
     names = {*source.modules.values(), *(one.split(".")[0] for one in source.imports.values())}
     return bool(names & {*COMMAND_LINES}) and not source.calls(PARSERS)
+
+
+def reads_option(program: str, flag: str) -> bool:
+    """Return whether a flag is an option of a script's own, and none of TRL's parser."""
+    if not program.endswith(".py"):
+        return False
+    source = Source(program)
+    return bool(source.options.of(flag)) or is_read_elsewhere(source)
 
 
 def _class_of(call: ast.Call) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trainer.config.translate.python_source import (
+    BUILT,
     Source,
     constant,
     is_none,
     named,
     plain_name,
+    targets,
 )
 from trainer.config.translate.script_flow import FUNCTIONS
 
@@ -122,6 +124,26 @@ def own_fields(source: Source, parsers: Collection[str]) -> dict[str, str]:
         fields = (plain_name(one.target) for one in own.body if isinstance(one, ast.AnnAssign))
         found |= {name: own.name for name in fields if name and name not in found}
     return found
+
+
+def adapter_changes(source: Source, made: Sequence[ast.Call]) -> Iterator[tuple[int, str, str]]:
+    """Yield line, attribute and text of what changes an adapter once it is made."""
+    names = {
+        plain_name(to)
+        for one in source.nodes
+        if isinstance(one, BUILT) and one.value in made
+        for to in targets(one)
+    } - {""}
+    for one in source.nodes:
+        if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
+            if plain_name(one.value) in names:
+                yield one.lineno, one.attr, ast.unparse(one)
+        elif isinstance(one, ast.Call) and named(one.func) == "setattr" and _of(one) in names:
+            yield one.lineno, str(constant(one.args[1])), ast.unparse(one)
+
+
+def _of(call: ast.Call) -> str:
+    return plain_name(call.args[0]) if len(call.args) == 3 else ""
 
 
 def environment(source: Source) -> Iterator[str]:

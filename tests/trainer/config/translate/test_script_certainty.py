@@ -104,6 +104,12 @@ def test_what_the_script_s_options_and_constants_decide_is_read(
          "of which only a run tells the right one"),
         ("config = None\nif torch.cuda.is_available():\n    " + CONFIG, "", "None None",
          "line 12: GRPOConfig(learning_rate=1e-05), only if torch.cuda.is_available(), is not"),
+        ("lr = 1e-5\nfrom own import *\n" + CONFIG.replace("1e-5", "lr"), "", "None 0.2",
+         "learning_rate=lr is not taken over"),
+        ("lr = 1e-5\nexec(open('own.py').read())\n" + CONFIG.replace("1e-5", "lr"), "",
+         "None 0.2", "learning_rate=lr is not taken over"),
+        (CONFIG + "def again():\n    global config\n    config = other()\nagain()\n", "",
+         "1e-05 0.2", "line 13: another value of args=config is not taken over"),
         ("own = dict(beta=0.2)\nother = own\nother['beta'] = 3\n"
          + CONFIG.replace("beta=0.2", "**own"), "", "1e-05 0.0", "GRPOConfig(**own) is not taken"),
         ("own = dict(beta=0.2)\nchange(own)\n" + CONFIG.replace("beta=0.2", "**own"), "",
@@ -248,6 +254,7 @@ def test_flags_that_the_script_gives_itself_by_trl_s_parser_are_named(
         ("LoraConfig(r=4) if cuda() else None", "peft_config=lora", None),
         ("LoraConfig(r=4)", "peft_config=lora if cuda() else LoraConfig(r=8)", None),
         ("LoraConfig(r=4)", "", None),
+        ("LoraConfig(r=4)\nlora.r = 8 # cuda", "peft_config=lora", None),
     ],
 )
 def test_an_adapter_counts_if_the_trainer_gets_it(
@@ -271,6 +278,17 @@ def test_a_data_set_and_a_config_that_a_run_may_not_use_do_not_count(
     made = flags(out)
     assert (code, made.get("--prompt_data"), RATE in made, made[KL]) == (1, None, False, ["0.0"])
     assert "load_dataset('d/x'), which a run may not use" in err
+
+
+def test_a_config_file_of_the_script_s_own_is_no_file_of_trl_s(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "own.yaml").write_text("beta: 0.7\n")
+    text = HEAD.replace("\nargs", '\nparser.add_argument("--config")\nargs') + CONFIG
+    typed = ("--config", str(tmp_path / "own.yaml"))
+    code, values, err = translated(capsys, tmp_path / "train.py", text + END.format(""), *typed)
+    assert (code, values[KL]) == (1, "0.2"), err
+    assert f"config={typed[1]}: an option of the script's own" in err
 
 
 @pytest.mark.parametrize("package", ["click", "typer", "fire"])
