@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from contract.exit_codes import ExitCode
-from contract.redaction import redact
+from contract.redaction import redact, redact_here
 
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
@@ -113,12 +113,15 @@ class Fault:
     """What to do; empty if `problem` says all."""
 
     def __str__(self) -> str:
+        return redact(self._sentence())
+
+    def _sentence(self) -> str:
         if not self.remedy:
             return self.problem
         if self.path.isidentifier() and self.path.isupper():  # a variable, as a shell assigns it
             subject = self.path if self.value is None else f"{self.path}={self.value!r}"
             return ended(f"{subject} {self.problem}: {self.remedy}")
-        given = f" (given: {redact(self.value)})" if self.value else ""
+        given = f" (given: {self.value})" if self.value else ""
         return f"{ended(f'{self.path}: {self.problem}{given}')} {self.remedy}"
 
 
@@ -213,5 +216,5 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 def fail(error: object, code: ExitCode = ExitCode.USAGE) -> ExitCode:
     """Print why a program ends, with every fault, on standard error; return its exit code."""
-    print(error, file=sys.stderr)
+    print(redact_here(str(error)), file=sys.stderr)
     return code

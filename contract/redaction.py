@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,20 +15,26 @@ NAMED_SECRET = "SECRET"
 NAMES = (
     r"(?<!rollcall_tls_)key|token|secret|password|passwd|passphrase|webhook(?:_url)?"
     r"|(?<![A-Za-z])(?:pass|creds?|credentials?|auth)|(?<=[_-])pwd"
+    r"|api[_-]?keys|(?:api|auth|access|hf)[_-]tokens"
 )
 """Matches the end of a secret's name. A word such as `compass` is none, and ROLLCALL_TLS_KEY is a
 file's path."""
 SECRET_NAME = re.compile(rf"(?:{NAMES}|OTLP_(?:[A-Z]+_)?HEADERS)$", re.IGNORECASE)
 OPTION = rf"[\w.+/-]*(?:{NAMES}|use_wandb)"
+LABEL = rf"[\w.+/-]*(?:(?<=[_.-])(?:{NAMES})|password|passwd|passphrase|apikey)"
+"""Name of a header, or of a value in YAML."""
 SHORT = "(?-i:[pu])"
 """Letters of options that mean a password, or a user with one, to many programs."""
 QUOTE = r"""\\*["']"""
 """Backslashes precede the quote if the text is part of a JSON text."""
+MASKED = re.compile(rf"(?:{QUOTE})?{re.escape(MASK)}")
+"""Matches a value that is masked already."""
 SECRET_OPTION = re.compile(
     rf"""
       (?<![\w.+/-])-(?:{OPTION}|(?P<short>{SHORT}))\s+(?!\s|(?:{QUOTE})?-)  # --token abc
     | (?<!\\)(?P<open>{QUOTE}){OPTION}\s*=             # '--token=a b'
     | (?<![\w.+/-]){OPTION}\s*=\s*(?!\s)               # token=abc
+    | (?<![\w.+/-])(?P<colon>{LABEL}):[ ]*(?![\s=:])   # X-Api-Key: abc, and YAML's
     | (?<!\\)(?P<name>{QUOTE})(?:
           -(?:{OPTION}|(?P<listed>{SHORT}))(?P=name)\s*,\s*(?!{QUOTE}-)  # '--token', 'abc': a list
         | {OPTION}(?P=name)\s*:\s*                     # "token": "abc"
@@ -65,25 +72,36 @@ ISSUED = re.compile(
       )(?![A-Za-z0-9])
     | (?<=hooks\.slack\.com/)[\w/-]+
     | (?<=[Bb]earer[ ])[A-Za-z0-9._~+/-]{16,}=*
-    | (?<=(?i:uthorization:[ ]bearer)[ ])[A-Za-z0-9._~+/-]{4,}=*
-    | (?<=(?i:uthorization:[ ]basic)[ ])[A-Za-z0-9+/]{4,}=*
     | (?<=[Bb]earer[ ])(?=[A-Za-z._~+/-]*[0-9])[A-Za-z0-9._~+/-]{6,}=*
+    | (?<=[?&]sig=)[^&\s"']+ | (?<=[?&]X-Amz-Signature=)[0-9a-f]+
     """,
     re.VERBOSE,
 )
 """Matches a secret by how its issuer writes it, whatever name precedes it."""
+SAID = re.compile(
+    r"""
+      (authorization\\*["']?[ ]?[:=][ ]?\\*["']?
+        (?: (?:bearer|basic|digest|token|key)\\?[ ]+ | (?=[^\s"']*[0-9])(?=[^\s"']{6}) ))
+      ([^\s"'\\,;]{4,})
+    | (\bwandb[ ]login[ ](?:--?\w[\w=-]*[ ](?:https?://\S+[ ])?)*)((?=[A-Za-z_-]*[0-9])\w[\w-]{5,})
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Matches what says that a secret follows, and the secret."""
 ISSUED_PARTS = (
     *("hf_", "wandb_v1_", "gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-"),
     *("xox", "AKIA", "rollcall-page-", "rollcall-submit-", "rollcall-service-", "rollcall-node-"),
 )
 """How the secrets begin that ISSUED matches at the begin of a word."""
-OPTION_END = re.compile(rf"""(?:{NAMES}|use_wandb)(?=(\s(?!\s*=))|\s*=|\\*["'])""")
+OPTION_END = re.compile(rf"""(?:{NAMES}|use_wandb)(?=(\s(?!\s*=))|\s*=|:|\\*["'])""")
 """Matches, in lower case, where the name of a secret option ends. The group matches if only space
 follows: then the name has a hyphen, or the next word is not a secret."""
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 END_OF_LINE = re.compile(r"\r\n|\r|\n")
 USER = re.compile(r"[^/\s@]*@")
 WORD = re.compile(r"[A-Za-z0-9]")
+PROSE = re.compile(r"[,;]?[ ]+[A-Za-z]")
+"""Matches what follows a word that is no value."""
 RANDOM = re.compile(r"(?=[^A-Za-z]*[A-Za-z])(?=[^0-9]*[0-9])[!-~]{16,}")
 """Matches a value that is a secret and no word: nobody would miss it elsewhere."""
 COLUMNS = (
@@ -99,19 +117,19 @@ SPECIAL_TOKENS = (
     *("special", "start", "step", "stop", "think", "unk", "video", "vision"),
 )
 """Names of a tokenizer's special tokens: `--eos_token` is not a secret."""
-PLACEHOLDER = re.compile(
-    r"""
-      \$\{?[A-Z][A-Z0-9_]{2,}\}?                            # $HF_TOKEN: a shell's variable
-    | (?:[A-Z]+_)*(?:KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE)  # what a command says for the reader's
-    | <[A-Za-z][A-Za-z _-]{2,}>? | \.{3} | …
-    """,
-    re.VERBOSE,
-)
-"""Matches a value that stands for a secret and is none: masked, no command could be copied."""
 NOT_SECRET_OPTION = re.compile(
     rf"(?:^|[\W_])(?:(?:{'|'.join(COLUMNS)})s?[_-]key|(?:{'|'.join(SPECIAL_TOKENS)})[_-]token)$",
     re.IGNORECASE,
 )
+PLACEHOLDER = re.compile(
+    r"""
+      \$\{?[A-Z][A-Z0-9_]{2,}\}?                            # $HF_TOKEN: a shell's variable
+    | (?:[A-Z]+_)*(?:KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE)  # what a command says for the reader's
+    | <[A-Za-z][A-Za-z _-]{2,}>? | \.{3} | … | (?i:yes|no|true|false|none|null)
+    """,
+    re.VERBOSE,
+)
+"""Matches a value that stands for a secret and is none: masked, no command could be copied."""
 
 
 def secret_texts(environ: Mapping[str, str]) -> frozenset[str]:
@@ -132,8 +150,26 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
     A token that says by its form what it is, such as `hf_…`, is masked, too.
     """
-    issued = ISSUED.sub(lambda found: _mask_of(found[0]), _without_options(text))
+    said = SAID.sub(_without_said, _without_options(text))
+    issued = ISSUED.sub(lambda found: _mask_of(found[0]), said)
     return redact_known(issued, secrets)
+
+
+def redact_here(text: str, words: Sequence[str] = ()) -> str:
+    """Return `text` as `redact` does, with the secrets of this environment and of a command."""
+    return redact(text, secret_texts(os.environ) | named_secrets(shlex.join(words)))
+
+
+def _without_said(found: re.Match[str]) -> str:
+    before, value = found.group(1, 2) if found[1] else found.group(3, 4)
+    return f"{before}{_mask_of(value)}"
+
+
+def to_copy(shown: Any) -> Any:
+    """Return a redacted text, or words, that people copy: NAMED_SECRET stands for each secret."""
+    if isinstance(shown, str):
+        return shown.replace(MASK, NAMED_SECRET)
+    return [to_copy(one) for one in shown]
 
 
 def _mask_of(value: str) -> str:
@@ -150,7 +186,7 @@ def shell_line(
     secrets = secret_texts(environ)
     variables = [f"{name}={shlex.quote(redact(environ[name], secrets))}" for name in given]
     line = " ".join([*variables, shlex.join(redact_all([*words], secrets))])
-    return f"cd {shlex.quote(directory)} && {line}".replace(MASK, NAMED_SECRET)
+    return str(to_copy(f"cd {shlex.quote(directory)} && {line}"))
 
 
 def redact_lines(text: str, secrets: Collection[str] = ()) -> str:
@@ -180,7 +216,9 @@ def _suspects(text: str, secrets: Iterable[str]) -> Iterator[int]:
     if len(lower) != len(text) or "ſ" in text:  # then the places differ, or `re` takes it for an s
         yield from (line.start() for line in LINE.finditer(text) if line[0])
         return
-    for part in ("bearer ", "authorization: basic "):
+    yield from _places(text, "sig=")
+    yield from _places(text, "X-Amz-Signature=")
+    for part in ("bearer ", "authorization", "wandb login "):
         yield from _places(lower, part)
     yield from (found.start() for found in SHORT_OPTION.finditer(text))
     for found in OPTION_END.finditer(lower):
@@ -276,10 +314,15 @@ def _secret_values(text: str) -> Iterator[Value]:
         if NOT_SECRET_OPTION.search(match[0].rstrip(" \t\r\n=,:\"'\\")):
             at -= len(match["quote"] or "")
             continue
+        if masked := MASKED.match(text, at):
+            at = masked.end()
+            continue
         quote = match["quote"] or match["open"] or ""
         end = _quoted_end(text, at, quote) if quote else _word_end(text, at)
         short = match["short"] or match["listed"]
         if short and not is_short_secret(short, text[at:end], text[: match.start()]):
+            continue
+        if match["colon"] and not _is_labelled(match["colon"], text[at:end], text[end:]):
             continue
         if is_placeholder(text[at:end]):
             at = end
@@ -287,6 +330,16 @@ def _secret_values(text: str) -> Iterator[Value]:
         if end > at + len(quote):
             yield Value(match.start(), at, end, quote)
             at = end
+
+
+def _is_labelled(label: str, value: str, behind: str) -> bool:
+    """Return whether a value behind a colon is a secret, and not a number or a word of prose."""
+    value = value.strip("\\\"'")
+    if len(value) < SHORTEST_SECRET or not (value[0].isalnum() or label.isupper()):
+        return False
+    if any(map(str.isdigit, value)):
+        return any(map(str.isalpha, value))
+    return label.isupper() and not PROSE.match(behind)
 
 
 def is_placeholder(value: str) -> bool:

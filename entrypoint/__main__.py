@@ -22,7 +22,7 @@ try:
     from contract.files import ray_home
     from contract.files.os_errors import to_a_reader
     from contract.launch.programs import Program
-    from contract.options import ConfigError, Fault
+    from contract.options import ConfigError, Fault, fail
     from contract.run_dir import RunFiles
     from entrypoint.commands import cli, packages
     from entrypoint.config.partly import SettingsError
@@ -269,14 +269,12 @@ def _up(settings: Settings, *, bare: bool = False) -> int:
             print(cli.help_text(), end="\n\n", flush=True)
             faults = ()
         first = [NO_JOB] if lacks_a_job else []
-        print("\n".join([*first, *arguments.hinted(faults, "up")]), file=sys.stderr)
-        return ExitCode.USAGE
+        return fail("\n".join([*first, *arguments.hinted(faults, "up")]))
     tried = recipes.TriedCode()
     if own_job and settings.check_code and not _has_begun(settings):
         tried = recipes.load(settings.recipe).try_code(settings)
     if tried.faults:
-        print("\n".join(tried.faults), file=sys.stderr)
-        return ExitCode.USAGE
+        return fail("\n".join(tried.faults))
     console.set_up(settings)
     for line in tried.lines:
         console.log.info("tried: %s", line)

@@ -11,7 +11,7 @@ from contract.exit_codes import ExitCode
 from contract.files.os_errors import explain, to_a_reader
 from contract.launch.programs import Program
 from contract.options import fail
-from contract.redaction import shell_line
+from contract.redaction import redact_here, shell_line
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.cluster.imports import without_collections
 from trainer.config.job_checks import missing_packages
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if faults:
         return fail("\n".join(map(str, faults)))
     for warning in config.warnings:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
+        print(redact_here(f"warning: {warning}"), file=sys.stderr, flush=True)
     if why := missing_packages():
         return fail(why)
     if refused := try_code(config, words):

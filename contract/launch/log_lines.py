@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -44,6 +45,11 @@ KILLED_RANK = re.compile(r"^ranks? .* was ended by SIG(KILL|SEGV|BUS|ILL|FPE)\b"
 
 SIGABRT is not here: with it, a rank ends itself after a collective that has failed.
 """
+ENDING = (
+    *(signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL),
+    *(signal.SIGSEGV, signal.SIGTERM),
+)
+"""Signals that end a program, and that its exit code may tell."""
 
 
 def step_line(
@@ -61,7 +67,18 @@ def part_line(part: Part, count: int) -> str:
     return f"rollcall: in {part} {count}"
 
 
-def ended_rank(who: str, node: str, how: str) -> str:
-    """Return the line on the end of a failed rank. `how`: a signal's name or an exit code."""
-    said = f"ended with exit code {how}" if how.isdecimal() else f"was ended by {how}"
-    return f"{who} on {node} {said}"
+def ended_rank(who: str, node: str, code: int) -> str:
+    """Return the line on the end of a failed rank."""
+    if (number := signal_of(code)) is None:
+        return f"{who} on {node} ended with exit code {code}"
+    name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
+    told = f" (exit code {code})" if code > 0 else ""
+    often = ", often for lack of memory" if number == signal.SIGKILL else ""
+    return f"{who} on {node} was ended by {name}{told}{often}"
+
+
+def signal_of(code: int) -> int | None:
+    """Return the signal that a code tells: -9, 137 of a shell, 247 of DeepSpeed; else None."""
+    if code < 0:
+        return -code
+    return next((number for number in ENDING if code in (128 + number, 256 - number)), None)

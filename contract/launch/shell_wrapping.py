@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from contract.launch import front_ends
 from contract.launch.command_lines import PYTHON, variables_before
+from contract.redaction import redact
 
 OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
 """A word that a shell would have consumed as syntax, unless it was quoted."""
@@ -198,4 +199,4 @@ def no_effect(dropped: Sequence[str], *, submitted: bool) -> list[str]:
             ", and the Python is Rollcall's own, that of PATH if only that one has the program, or "
             "one that is given by its path"
         )
-    return [f"{' '.join(dropped)}: no effect here; {instead}"]
+    return [f"{redact(' '.join(dropped))}: no effect here; {instead}"]

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from contract.exit_codes import ExitCode
 from contract.launch import distribution
 from contract.options import MISTYPED, ParseError, did_you_mean, nearest
+from contract.redaction import redact_here
 from entrypoint.cluster.access import DUTIES, Access
 from entrypoint.commands import cli, pasted
 from entrypoint.commands.examples import shown
@@ -105,9 +106,10 @@ class Parser(argparse.ArgumentParser):
 
 def fail(sentence: str, code: int, *, as_json: bool) -> int:
     """Say on standard error why a command fails, and in JSON on standard output; return `code`."""
-    print(sentence, file=sys.stderr)
+    shown = redact_here(sentence)
+    print(shown, file=sys.stderr)
     if as_json:
-        print(json.dumps({"error": sentence, "exit_code": int(code)}))
+        print(json.dumps({"error": shown, "exit_code": int(code)}))
     return code
 
 

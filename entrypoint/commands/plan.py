@@ -17,10 +17,10 @@ from typing import Any
 from contract.exit_codes import ExitCode
 from contract.files import notice
 from contract.options import ConfigError, Fault, ended
-from contract.redaction import MASK, redact
+from contract.redaction import MASK
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.commands import arguments, node_shell, plan_layout, plan_verdict
+from entrypoint.commands import arguments, node_shell, plan_layout, plan_secrets, plan_verdict
 from entrypoint.commands.cli import COLUMNS, LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
 from entrypoint.config.partly import SettingsError
@@ -92,6 +92,12 @@ def plan(
 
     `awaited`: directories whose files other jobs will write. Without them there is no layout.
     """
+    return plan_secrets.masked(_planned(settings, other, awaited), settings)
+
+
+def _planned(
+    settings: Settings | ConfigError, other: PlannedNodes, awaited: Sequence[Path]
+) -> dict[str, Any]:
     if isinstance(settings, SettingsError):
         beside = _of_the_job(recipes.faults_beside(settings.settings), other)
         return _row(faults=(*_as_typed(settings.faults, other), *beside))
@@ -299,7 +305,7 @@ def _given(settings: Settings) -> dict[str, Any]:
         "node_name": settings.node_name,
         "node_address": settings.node_address,
         "recipe": settings.recipe,
-        "job": redact(shlex.join(settings.job), settings.secrets) or _waits(settings),
+        "job": shlex.join(settings.job) or _waits(settings),
         "run_dir": str(settings.run_dir),
         "storage": settings.storage,
         "platform": settings.platform.name,

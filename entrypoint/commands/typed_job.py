@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from contract.options import ConfigError, Fault, ParseError
+from contract.redaction import redact_here
 from entrypoint.commands.cli import COMMANDS
 from entrypoint.commands.pasted import REMEDY, NoJobError, pasted
 from entrypoint.config import parsers
@@ -58,8 +59,8 @@ def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
         environ={**environ, **job},
         arguments=found.words if arguments else (),
         recipe=found.recipe,
-        said="" if given and found.words == words else found.said,
-        warnings=found.warnings,
+        said="" if given and found.words == words else redact_here(found.said, found.words),
+        warnings=tuple(redact_here(one, found.words) for one in found.warnings),
     )
 
 

@@ -77,14 +77,24 @@ ONE_RANK = "accelerate launch --cpu --quiet train.py --alone"
     ("words", "ends", "code", "said"),
     [
         (TWO_RANKS, "64", 64, "1 on node-0 ended with exit code 64: train.py: error: no such colu"),
-        (TWO_RANKS, "SIGKILL", 70, "1 on node-0 was ended by SIGKILL: loading"),
+        (
+            TWO_RANKS,
+            "SIGKILL",
+            70,
+            "1 on node-0 was ended by SIGKILL, often for lack of memory; its la",
+        ),
         (ONE_RANK, "1", 70, "0 on node-0 ended with exit code 1: ValueError: no such column: pro"),
         *(
             pytest.param(*case, marks=pytest.mark.faults)
             for case in (
                 (TWO_RANKS, "1", 70, "1 on node-0 ended with exit code 1: ValueError: no such col"),
                 (ONE_RANK, "64", 64, "0 on node-0 ended with exit code 64: train.py: error: no su"),
-                (ONE_RANK, "SIGKILL", 70, "0 on node-0 was ended by SIGKILL: loading"),
+                (
+                    ONE_RANK,
+                    "SIGKILL",
+                    70,
+                    "0 on node-0 was ended by SIGKILL, often for lack of memory; its la",
+                ),
             )
         ),
     ],

@@ -9,6 +9,7 @@ from itertools import chain
 
 from contract.journal import has_head
 from contract.options import Fault
+from contract.redaction import redact_here
 from env.data.prompts import PromptError
 from env.types import Prompt
 from trainer.config import code_check, job_checks
@@ -80,7 +81,7 @@ def try_code(
     else:
         tried = code_check.in_process(config, words, tell=lambda said: _tell(spelt(said)))
     for warning in tried.warnings:
-        print(f"warning: {spelt(warning)}", file=sys.stderr, flush=True)
+        _tell(f"warning: {spelt(warning)}")
     return tried.refusals
 
 
@@ -92,7 +93,7 @@ def _first_rows(config: Config) -> Sequence[Prompt]:
 
 
 def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    print(redact_here(sentence), file=sys.stderr, flush=True)
 
 
 def _mentioned(sentence: str) -> set[str]:

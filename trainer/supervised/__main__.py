@@ -13,6 +13,7 @@ from pathlib import Path
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import explain, to_a_reader
 from contract.options import ConfigError, fail
+from contract.redaction import redact_here
 from trainer.cluster import deepspeed_notice
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.metrics.sinks import finish_limit
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(explain(error), ExitCode.RUN_DIR)
     if os.environ.get("RANK", "0") == "0":
         for warning in command.warnings:
-            print(f"warning: {warning}", file=sys.stderr, flush=True)
+            print(redact_here(f"warning: {warning}"), file=sys.stderr, flush=True)
     # Imported only after the flags are valid, so that --help and a typing error answer at once.
     deepspeed_notice.leave_out()
     from trainer.supervised import run

@@ -20,6 +20,7 @@ from contract.launch.known_modules import MODULES
 from contract.launch.programs import Program
 from contract.launch.shell_wrapping import script_words, unwrapped
 from contract.options import Fault
+from contract.redaction import redact
 from entrypoint.processes import process
 from entrypoint.processes.programs import program
 
@@ -243,7 +244,7 @@ def _has_files(directory: str) -> bool:
 
 
 def _shown(words: Sequence[str | None]) -> str:
-    return " ".join(word or "…" for word in words)
+    return redact(" ".join(word or "…" for word in words))
 
 
 def _short(words: Sequence[str | None]) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from textwrap import shorten
 
 from contract.durations import counted, duration, steps_kept
-from entrypoint.run.failure_classes import for_people
-from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
+from entrypoint.run.failure_classes import FailureClass, for_people
+from entrypoint.run.flight_record.record import AttemptRecord, FailureRecord, FlightRecord
 from entrypoint.run.flight_record.time_accounting import TRAINING
 
 NO_STEP = "no known step"
 """In place of a number of steps."""
+MOST_SEEN = 90
+"""Characters of what was seen at the end of an attempt, in its line."""
 
 
 def lines(record: FlightRecord) -> Iterator[str]:
@@ -35,7 +38,8 @@ def lines(record: FlightRecord) -> Iterator[str]:
         for attempt in record.attempts:
             made = f"from step {attempt.resumed_from}, {counted(attempt.steps, 'step')}"
             told = made if knows_steps else NO_STEP
-            yield f"  {attempt.number}: {told} in {duration(attempt.seconds)}: {attempt.ending}"
+            ending = _ending(attempt, record.failures)
+            yield f"  {attempt.number}: {told} in {duration(attempt.seconds)}: {ending}"
     if record.failures:
         yield "failures:"
         for failure in record.failures:
@@ -51,6 +55,17 @@ def effective_time(record: FlightRecord) -> str:
         return "no step of the job is known, so that its effective time is not known"
     counts = duration(record.seconds.get(TRAINING, 0.0))
     return f"effective time {record.effective_time_ratio:.1%}: {counts} of steps that count"
+
+
+def _ending(attempt: AttemptRecord, failures: Sequence[FailureRecord]) -> str:
+    """Return how an attempt ended; of no class, what was seen."""
+    of_this = (one.evidence for one in failures if one.attempt == attempt.number)
+    seen = next(of_this, "") if attempt.ending == FailureClass.UNKNOWN else ""
+    return (
+        f"{attempt.ending} ({shorten(seen, MOST_SEEN, placeholder=' …')})"
+        if seen
+        else attempt.ending
+    )
 
 
 def _failure(failure: FailureRecord) -> Iterator[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from contract.files.child_variables import ATTEMPT, RESUME_CHECKPOINT, RESUME_FR
 from contract.files.log_copy import Copy, lines_of
 from contract.launch import ranks
 from contract.launch.launcher_flags import Launch
-from contract.launch.log_lines import LONGEST_WORDS, OF_TORCH, ended_rank
+from contract.launch.log_lines import LONGEST_WORDS, OF_TORCH, ended_rank, signal_of
 from contract.launch.ranks import Meeting, RankProcess
 from contract.redaction import secret_texts
 from contract.resources import NodeResources
@@ -95,13 +94,13 @@ class LastWords:
     """The last line of a rank that names an error, else its last line but for progress bars."""
 
     line: str = ""
-    _names_error: bool = False
+    names_error: bool = False
 
     def hear(self, line: str) -> None:
         names_error = ERROR.match(line) is not None
         says = bool(line.strip()) and not BAR.search(line)
-        if names_error or (says and not self._names_error):
-            self.line, self._names_error = line.strip(), names_error
+        if names_error or (says and not self.names_error):
+            self.line, self.names_error = line.strip(), names_error
 
 
 @dataclass(slots=True)
@@ -142,15 +141,12 @@ class RankOutput:
 
     def failure(self, code: int) -> str:
         """Return a sentence on the end of the rank with this exit code."""
-        if code < 0:
-            how = (
-                signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
-            )
-        else:
-            how = str(code)
         who = f"rank {self._report.rank}" if self._report.rank else self.process.name
-        words = self._words[self._report.speaker].line[:LONGEST_WORDS]
-        return ended_rank(who, self.node.name, how) + (f": {words}" if words else "")
+        last = self._words[self._report.speaker]
+        words, between = last.line[:LONGEST_WORDS], ": "
+        if signal_of(code) is not None:  # the words are not why it ended
+            between = "; its last error: " if last.names_error else "; its last output: "
+        return ended_rank(who, self.node.name, code) + (f"{between}{words}" if words else "")
 
     def _tell(self, text: str) -> None:
         for line in lines_of(text):
@@ -230,7 +226,7 @@ class Ranks:
             for number, code in look.ended.items()
             if code != 0
         ]
-        return min(failed, key=lambda one: one[1] >= 0, default=None)
+        return min(failed, key=lambda one: signal_of(one[1]) is None, default=None)
 
     def _note_ends(self, looks: Sequence[Look]) -> None:
         """Note who ends with 0 before anybody fails; say so if others run on for long."""

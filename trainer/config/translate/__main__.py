@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import signal
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 from contract.exit_codes import ExitCode
 from contract.launch.shell_wrapping import SHELLS
 from contract.options import MISTYPED, did_you_mean, nearest
+from contract.redaction import named_secrets, redact, redact_all, secret_texts, to_copy
 from trainer.config.translate import command as commands
 from trainer.config.translate.accelerate_file import with_launcher_files
 from trainer.config.translate.bash.open_text import is_open, pieces
@@ -83,15 +86,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = with_hydra_file(with_launcher_files(with_file(found)))
         made = translated(with_script(found))
     except TranslateError as error:
-        return _fail(str(error), options)
+        return _fail(redact(str(error), _secrets(options, command)), options)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not text"
         return _fail(f"{options.script}: {reason}", options)
+    secrets = _secrets(options, command)
     if options.json:
-        print(json.dumps(_row(made), indent=2))
+        row = {name: redact_all(value, secrets) for name, value in _row(made).items()}
+        print(json.dumps(row | {"flags": to_copy(row["flags"])}, indent=2))
     else:
-        print(_shown(made))
-        _tell(made)
+        print(to_copy(redact(_shown(made), secrets)))
+        _tell(made, secrets)
     return ExitCode.FINISHED if made.is_whole else LOST
 
 
@@ -217,6 +222,15 @@ def _command(options: argparse.Namespace, words: Sequence[str]) -> Command:
     return commands.of_script(text, variables, trainer, options.number, place)
 
 
+def _secrets(options: argparse.Namespace, words: Sequence[str]) -> frozenset[str]:
+    """Return the secrets that a command or a script names, as far as they are no words."""
+    text = shlex.join((*words, *options.set, *options.argument))
+    with suppress(OSError):
+        if options.script and options.script.is_file():
+            text += f"\n{options.script.read_text(errors=BYTES)}"
+    return named_secrets(text) | secret_texts(os.environ)
+
+
 def _fail(sentence: str, options: argparse.Namespace) -> int:
     print(f"{PROG}: {sentence}", file=sys.stderr)
     if options.json:
@@ -248,7 +262,7 @@ def quoted(text: str) -> str:
     return f'"{"".join(shown)}"'
 
 
-def _tell(made: Translation) -> None:
+def _tell(made: Translation, secrets: frozenset[str]) -> None:
     """Say on standard error what the command does not."""
     said = (TOGETHER.join((f"--{n}", *map(plain, made.flags[n]))) for n in sorted(made.by_default))
     wrapped = textwrap.wrap(", ".join(said), WIDTH - 4, break_on_hyphens=False)
@@ -264,7 +278,8 @@ def _tell(made: Translation) -> None:
         ("needs nothing", made.notes),
     ):
         if lines:
-            print(f"# {title}:", *(f"#   {line}" for line in lines), sep="\n", file=sys.stderr)
+            shown = (f"#   {redact(line, secrets)}" for line in lines)
+            print(f"# {title}:", *shown, sep="\n", file=sys.stderr)
 
 
 def _row(made: Translation) -> dict[str, object]:

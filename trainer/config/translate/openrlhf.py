@@ -42,7 +42,7 @@ def _checked(value: str, values: Values) -> Answer:
 def _first(value: str, values: Values) -> Answer:
     """Return the mode of releases whose default is tis."""
     types = ("vllm_is_correction_type", "algo.advantage.is_correction_type")
-    if any(values.has(name) for name in types):
+    if any(values.has(name) for name in types) or _is_on(values, "use_icepop"):
         return needless("its type is given")
     return "clip" if switch(value, values) == "true" else needless("it is off here too")
 
@@ -50,6 +50,19 @@ def _first(value: str, values: Values) -> Answer:
 def _correction(value: str, values: Values) -> Answer:
     named = {"tis": "clip", "icepop": "mask", "seq-mask-tis": "mask"}
     return named.get(value) or absent(f"{value} is absent here")
+
+
+def _icepop(value: str, values: Values) -> Answer:
+    if switch(value, values) != "true":
+        return needless("it is off here too")
+    enabled = ("enable_vllm_is_correction", "algo.advantage.is_correction_enable")
+    if not any(_is_on(values, name) for name in enabled):
+        return needless("it has no effect without --enable_vllm_is_correction")
+    return "mask"
+
+
+def _is_on(values: Values, name: str) -> bool:
+    return values.has(name) and switch(values[name], values) == "true"
 
 
 def _k3(value: str, values: Values) -> Answer:
@@ -68,6 +81,7 @@ OLD = Table(
             note="tis: clip; icepop: mask"),
         Row("algo.advantage.is_correction_type", "is_correction_mode", by=_correction, old=True,
             note="the same"),
+        Row("use_icepop", "is_correction_mode", by=_icepop, old=True, note="mask"),
         Row("vllm_is_truncated_threshold", "is_correction_threshold", by=same, old=True),
         Row("use_kl_estimator_k3", "kl_estimator", by=_k3, old=True),
         Row("ptx_coef", note="there is no loss on pretraining data, so its weight is unused",
@@ -78,6 +92,7 @@ OLD = Table(
             old=True),
         Row("actor_init_on_gpu", note="models are loaded as memory allows", lost=False, old=True),
         Row("disable_trace_cache", note="DeepSpeed is set up by the trainer", lost=False, old=True),
+        Row("torch_compile", note="models are not compiled", lost=False, old=True),
         Row("perf", note="timings are always in metrics.jsonl", lost=False, old=True),
     ],
 )  # fmt: skip

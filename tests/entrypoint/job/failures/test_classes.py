@@ -440,7 +440,7 @@ def of_ranks(log: str, node: str, error: str, *, has_torch: bool = False) -> str
     of_other = f"{tracebacks.HEADER}:{IN_LIBRARIES}{lost}"
     at_peer = "\n".join(f"{of_peer}{line}" for line in of_other.splitlines())
     words = error[:LONGEST_WORDS]
-    end = f"{ended_rank('rank 1', node, '1')}: {words} (log: /nfs/store/attempt-1-rank-1.log)"
+    end = f"{ended_rank('rank 1', node, 1)}: {words} (log: /nfs/store/attempt-1-rank-1.log)"
     return f"{of_rank}{at_peer}\n{end}"
 
 
@@ -467,7 +467,7 @@ def test_the_end_of_a_rank_has_the_place_of_the_error_that_it_repeats(
 @pytest.mark.parametrize(("others", "failure"), [(2, F.CODE), (MOST_RAISED, F.UNKNOWN)])
 def test_the_newest_errors_alone_are_remembered(others: int, failure: F) -> None:
     between = "".join(OF_A_CHECK.replace("boom", f"caught {row}") for row in range(others))
-    end = f"{ended_rank('rank 0', 'head', '1')}: RuntimeError: boom (log: a.log)"
+    end = f"{ended_rank('rank 0', 'head', 1)}: RuntimeError: boom (log: a.log)"
     result = result_of({"log": f"{OF_A_CHECK}{between}{end}", "exit_code": 70})
     assert classify(result) is failure
 

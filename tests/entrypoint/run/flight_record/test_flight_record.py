@@ -44,6 +44,8 @@ def test_every_fault_of_a_real_run_is_there_once_with_its_class_and_answer(
     ]
     evidence = [one.evidence for one in recorded.failures]
     assert evidence[0] == "the driver was ended by signal 9 (Killed)"
+    first = next(line for line in report_text.lines(recorded) if line.startswith("  1: "))
+    assert first.endswith(": unknown (the driver was ended by signal 9 (Killed))")
     assert evidence[1] == "no step for 5 s"
     assert recorded.outcome == "finished"
 

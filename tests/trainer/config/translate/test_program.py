@@ -439,6 +439,7 @@ def test_trl_behind_a_launcher_is_its_command(
 def test_openrlhf_s_older_flags(capsys: pytest.CaptureFixture[str]) -> None:
     command = "--pretrain m/m --prompt_data o/d --reward gsm8k --enable_vllm_is_correction"
     assert translate(capsys, command)["--is_correction_mode"] == ["clip"]
+    assert translate(capsys, f"{command} --use_icepop")["--is_correction_mode"] == ["mask"]
     code, _, err = run(capsys, "--", *command.split(), "--rolout_batch_size", "8", "--use_ms")
     assert code == 1
     assert "--rolout_batch_size: OpenRLHF has no such flag, as far as known: did you mean" in err
