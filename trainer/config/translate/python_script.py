@@ -58,9 +58,12 @@ def with_script(command: Command) -> Command:
     """Return the command with the constants that its own script gives; typed flags count more."""
     if not command.program.endswith(".py") or not is_grpo(command.program, ()):
         return command
-    script = _Script(command.program, command.given)
+    options = Source(command.program).options
+    given, strange = options.parted(command.given, command.strange)
+    script = _Script(command.program, given)
     return replace(
         command,
+        strange=tuple(strange),
         given={**script.given, **script.typed},
         exported=tuple(dict.fromkeys((*command.exported, *objects.environment(script.source)))),
         untold=tuple(dict.fromkeys(script.untold)),

@@ -20,6 +20,7 @@ LIBRARIES = (
 """Packages whose functions change no options of a script."""
 SWITCH = ("bool",)
 """Types of options whose values are known; another one is a function of the script's."""
+Given = Mapping[str, tuple[str, ...]]
 BOTH_WAYS = "BooleanOptionalAction"
 
 
@@ -58,6 +59,25 @@ class Options:
         """Return the option that a flag sets, also if it is cut short; "" if none."""
         found = {name for own, name in self.flags.items() if own.startswith(flag) and len(own) > 1}
         return self.flags.get(flag, "") or (found.pop() if len(found) == 1 else "")
+
+    def parted(self, given: Given, strange: Sequence[str]) -> tuple[Given, list[str]]:
+        """Return the flags with the options of one letter, which stand among other words."""
+        found: dict[str, tuple[str, ...]] = {}
+        left: list[str] = []
+        for flag, texts in [("", strange), *given.items()]:
+            name = flag
+            if name:
+                found[name] = ()
+            for text in texts:
+                short = next((one for one in (text[1:], text[1:2]) if one in self.flags), "")
+                if text[:1] == "-" and short:
+                    name, value = short, text[1 + len(short) :].lstrip("=")
+                    found[name] = (value,) if value else ()
+                elif name:
+                    found[name] = (*found[name], text)
+                else:
+                    left.append(text)
+        return found, left
 
     def value(self, node: ast.expr) -> ast.expr:
         """Return the value of `args.NAME`; the node itself if it is no option, or not known."""

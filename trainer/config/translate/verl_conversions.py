@@ -101,6 +101,13 @@ def kl_loss(value: str, values: Values) -> Answer:
     return switch(values.text(f"{ACTOR}.use_kl_loss"), values)
 
 
+def in_reward(values: Values) -> bool:
+    """Whether the KL is in the reward; Search-R1 has no switch, and has it unless in the loss."""
+    if "algorithm.use_kl_in_reward" in values:
+        return values.on("algorithm.use_kl_in_reward")
+    return not values.on(f"{ACTOR}.use_kl_loss")
+
+
 def kl_in_reward(value: str, values: Values) -> Answer:
     if values.on("algorithm.use_kl_in_reward"):
         return needless("the KL is in the reward")
@@ -143,7 +150,7 @@ def unbiased(value: str, values: Values) -> Answer:
 
 def adaptive(value: str, values: Values) -> Answer:
     adapts = values.text("algorithm.kl_ctrl.type") == "adaptive"
-    if adapts and values.on("algorithm.use_kl_in_reward"):
+    if adapts and in_reward(values):
         return value
     return needless("the weight of the KL is fixed")
 

@@ -317,6 +317,9 @@ def test_a_flag_that_the_script_overrules_does_not_count(
         ("type=rate, default=1e-6", "--lr 3", None),
         ("type=rate, default='1'", "", None),
         ("type=float, default=1e-6", "--l 3e-6", "3e-06"),
+        ("type=float, default=1e-6", "-r 3e-6", "3e-06"),
+        ("type=float, default=1e-6", "--size small -r3e-6", "3e-06"),
+        ("type=float, default=1e-6", "--size small -r=3e-6 -q", None),
         ("action=argparse.BooleanOptionalAction, default=1e-6", "--no-lr", None),
     ],
 )
@@ -327,9 +330,10 @@ def test_an_option_whose_value_only_its_type_tells_is_named(
     typed: str,
     expected: str | None,
 ) -> None:
-    added = f'parser.add_argument("--lr", {option})\nargs'
+    added = f'parser.add_argument("-r", "--lr", {option})\nargs'
     text = HEAD.replace("\nargs", f"\n{added}")
     text += CONFIG.replace("1e-5", "args.lr") + END.format("")
     code, values, err = translated(capsys, tmp_path / "train.py", text, *typed.split())
-    assert (code, values[RATE]) == (0 if expected else 1, expected), err
+    whole = expected and "--size" not in typed
+    assert (code, values[RATE]) == (0 if whole else 1, expected), err
     assert ("learning_rate=args.lr is not taken over" in err) == (expected is None)
