@@ -78,6 +78,7 @@ def parser() -> Parser:
     made = Parser("init", __doc__)
     for one in QUESTIONS:
         default = one.default or f"{GPUS} on a platform, else this machine's"
+        default += f"; {init_choices.REWARD} for multiple choice" if one.flag == "--reward" else ""
         default = f" (default: {default})"
         made.add_argument(one.flag, help=f"{one.help}{default}")
     made.add_argument("--input-key", help="column of the prompts (default: the data's own)")
