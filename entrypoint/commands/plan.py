@@ -77,6 +77,10 @@ NOT_WRITTEN = (
 )
 ASSUME = f"To plan without the data, give the names of its columns, as in {COLUMNS} prompt,answer"
 OF_HERE = "checked on this machine alone, which is none of the planned nodes"
+OTHER_NODES = (
+    "every node is taken to be like this one. For other nodes: plan --nodes 3 --gpus 8 "
+    "--gpu-memory 80GB --memory 1000GB"
+)
 NODES_UNKNOWN = (
     "the plan has no layout: the nodes of ROLLCALL_RAY_ADDRESS are asked when the run starts; "
     "--gpus 8 plans for as many on each"
@@ -286,12 +290,14 @@ def _nodes(settings: Settings, head: Head, other: PlannedNodes) -> Sequence[Node
 
 def _layout_faults(placed: PlacedJob, other: PlannedNodes) -> tuple[Fault, ...]:
     settings = placed.settings
+    if not placed.lacking and (above := plan_layout.certainly_above(placed.layout)):
+        assert placed.layout is not None
+        elsewhere = f"; {OTHER_NODES}" if other == LIKE_THIS_ONE else ""
+        remedy = f"{plan_layout.remedy(placed.layout)}{elsewhere}"
+        return (Fault(plan_verdict.MEMORY, None, above, remedy),)
     remedy = recipes.load(settings.recipe).less_placement
     if other == LIKE_THIS_ONE and settings.num_gpus is None:
-        remedy += (
-            "; every node is taken to be like this one. For other nodes: plan --nodes 3 --gpus 8 "
-            "--gpu-memory 80GB --memory 1000GB"
-        )
+        remedy += f"; {OTHER_NODES}"
     return tuple(Fault("layout", None, sentence, remedy) for sentence in placed.lacking)
 
 

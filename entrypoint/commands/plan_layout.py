@@ -86,8 +86,7 @@ def most_memory(layout: Mapping[str, Any] | None) -> str:
     """Return the largest estimate of a GPU's memory, or of a node without GPUs; "" for none."""
     if layout is None:
         return ""
-    if pools := [pool for pool in layout["memory"] if pool["each"] != "CPU" and pool["peak_bytes"]]:
-        most = max(pools, key=lambda pool: int(pool["peak_bytes"]))
+    if most := _fullest_pool(layout):
         has = f" of its {gib(most['memory_bytes'])}" if most["memory_bytes"] else ""
         return f"{gib(most['peak_bytes'])} or more{has} on each GPU"
     node = layout.get("on_cpus")
@@ -95,6 +94,49 @@ def most_memory(layout: Mapping[str, Any] | None) -> str:
         return ""
     has = f" of its {gib(node['memory_bytes'])}" if node["memory_bytes"] else ""
     return f"{gib(node['need_bytes'])} or more{has} on {node['node']}"
+
+
+def _fullest_pool(layout: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    pools = [pool for pool in layout["memory"] if pool["each"] != "CPU" and pool["peak_bytes"]]
+    return max(pools, key=lambda pool: int(pool["peak_bytes"]), default=None)
+
+
+def above_memory(layout: Mapping[str, Any] | None) -> str:
+    """Return what the estimate needs and the machines do not have; "" if it fits."""
+    if layout is None:
+        return ""
+    most, node = _fullest_pool(layout), layout.get("on_cpus")
+    if most and most.get("memory_bytes") and most["peak_bytes"] > most["memory_bytes"]:
+        need, has = gib(most["peak_bytes"]), gib(most["memory_bytes"])
+        return f"needs {need} or more on each GPU, which has {has}"
+    if not (node and _is_above(node, "need_bytes")):
+        return ""
+    need, has = gib(node["need_bytes"]), gib(node["memory_bytes"])
+    fits = f" ({remedy(layout)})" if node["fits_with"] else ""
+    return f"needs {need} or more, {node['node']} has {has}{fits}"
+
+
+def remedy(layout: Mapping[str, Any]) -> str:
+    """Return what would fit nodes without GPUs."""
+    fits = layout["on_cpus"]["fits_with"]
+    if fits is None:
+        return "Take a smaller model or a machine with more memory"
+    return f"{shlex.join(fits['flags'])} would need {gib(fits['need_bytes'])}"
+
+
+def certainly_above(layout: Mapping[str, Any] | None) -> str:
+    """Return why nodes without GPUs cannot hold the models, however short samples are; or ""."""
+    node = (layout or {}).get("on_cpus")
+    if not node or not _is_above(node, "states_bytes"):
+        return ""
+    states, has = gib(node["states_bytes"]), gib(node["memory_bytes"])
+    return (
+        f"weights, gradients and optimizers alone need {states} on {node['node']}, which has {has}"
+    )
+
+
+def _is_above(node: Mapping[str, Any], key: str) -> bool:
+    return bool(node["memory_bytes"] and node[key] > node["memory_bytes"])
 
 
 def short_of_memory(layout: Mapping[str, Any] | None) -> list[str]:
@@ -108,9 +150,10 @@ def short_of_memory(layout: Mapping[str, Any] | None) -> list[str]:
         if pool.get("memory_bytes") and (pool["peak_bytes"] or 0) > pool["memory_bytes"]
     ]
     node = layout.get("on_cpus")
-    if node and node["memory_bytes"] and node["need_bytes"] > node["memory_bytes"]:
+    if node and _is_above(node, "need_bytes") and not certainly_above(layout):
         need, has = gib(node["need_bytes"]), gib(node["memory_bytes"])
-        found.append(f"by the estimate, {node['node']} needs {need} or more, and has {has}")
+        short = f"by the estimate, {node['node']} needs {need} or more, and has {has}"
+        found.append(f"{short}, if samples are as long as flags allow. {remedy(layout)}")
     return found
 
 
@@ -122,7 +165,9 @@ def _of_node(host: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if not terms:
         return []
     others = [f"; {when} {less}: {its}" for when, (less, its) in sums.items() if its]
-    where = f"{total} on {host['node']}, {_has(host['memory_bytes'], '--memory 1000GB')}"
+    where = (
+        f"{total} of CPU memory on {host['node']}, {_has(host['memory_bytes'], '--memory 1000GB')}"
+    )
     return [("node memory", where, f"{larger}: {terms}{''.join(others)}")]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contract.durations import counted
-from entrypoint.commands.plan_layout import most_memory
+from entrypoint.commands.plan_layout import above_memory, most_memory
 from entrypoint.config.role import Worker
 
 WAITS = "waits for rollcall submit"
@@ -15,6 +15,8 @@ NO_JOB = (
     "this head would not start: no job is given, and it does not wait for jobs. Give a command or "
     "flags such as --pretrain MODEL after `plan`, or --wait-for-jobs"
 )
+MEMORY = "memory"
+"""Stands for the variable of a fault: the machine has too little."""
 NOT_WRITTEN = "an earlier stage has still to write what it reads"
 
 
@@ -23,6 +25,8 @@ def sentence(row: Mapping[str, Any]) -> str:
     warnings = len(row["warnings"])
     is_are = "is" if warnings == 1 else "are"
     below = f"; {counted(warnings, 'warning')} {is_are} below" if warnings else ""
+    if [fault["variable"] for fault in row["faults"]] == [MEMORY]:
+        return f"this command does not fit: it {above_memory(row['layout'])}{below}"
     if row["faults"]:
         return f"this command would not start, for {counted(len(row['faults']), 'fault')}{below}"
     if row["unended_import"]:
@@ -52,6 +56,9 @@ def _would(row: Mapping[str, Any]) -> str:
         return f"this head would wait for {workers} and for jobs (rollcall submit){unseen}"
     nodes = counted((row["expected_workers"] or 0) + 1, "node")
     count, why = (row["steps"] or {"count": None, "why": NOT_WRITTEN}).values()
+    if above := above_memory(row["layout"]):
+        steps = "" if count is None else f"{counted(count, 'step')} on {nodes}, "
+        return f"this command may not fit: {steps}by the estimate it {above}{unseen}"
     memory = most_memory(row["layout"])
     needs = f", with {memory}" if memory else ""
     if count is not None:

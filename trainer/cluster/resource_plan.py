@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from trainer.cluster.memory_estimate import PoolMemory
     from trainer.config.config import Config
 
+SAVINGS: Mapping[str, Any] = {
+    **{"micro_train_batch_size": 1, "micro_rollout_batch_size": 1},
+    **{"gradient_checkpointing": True, "lora_rank": 8},
+}
+"""Flags that take less memory on CPUs, each added to those before it."""
+
 
 def shortfalls(config: Config, offers: Sequence[NodeResources]) -> tuple[str, ...]:
     """Returns what the nodes lack for the layout of the flags, one sentence for each shortfall."""
@@ -193,9 +199,26 @@ def _of_gpus(found: Assignment, pool: ResourcePool, offers: Sequence[NodeResourc
 def _on_cpus(
     config: Config, found: Assignment, offers: Sequence[NodeResources]
 ) -> dict[str, Any] | None:
-    """Returns what all processes of the fullest node need; None on GPUs, or if unknown."""
+    """Returns what all processes of the fullest node need; None on GPUs, or if unknown.
+
+    The states alone are needed whatever the length of the samples is.
+    """
     if found.on_gpus or found.shortfalls:
         return None
+    needs = _needs_on_cpus(config, found, offers)
+    if needs is None:
+        return None
+    node = max(offers, key=lambda offer: needs[offer.name] / (offer.memory or 1))
+    need = needs[node.name]
+    known = {"node": node.name, "need_bytes": need, "memory_bytes": node.memory or None}
+    fits = _saving(config, offers) if node.memory and need > node.memory else None
+    return known | {"states_bytes": _states_on(node.name, config, found), "fits_with": fits}
+
+
+def _needs_on_cpus(
+    config: Config, found: Assignment, offers: Sequence[NodeResources]
+) -> dict[str, int] | None:
+    """Returns the bytes of each node; None if a model's size is unknown."""
     needs = dict.fromkeys((offer.name for offer in offers), 0)
     for pool in found.layout.pools:
         memory = memory_estimate.of_pool(config, found.layout, pool)
@@ -203,9 +226,31 @@ def _on_cpus(
             return None
         for name in found.nodes[pool.name]:
             needs[name] += pool.per_node * memory.least
-    node = max(offers, key=lambda offer: needs[offer.name] / (offer.memory or 1))
-    need = needs[node.name]
-    return {"node": node.name, "need_bytes": need, "memory_bytes": node.memory or None}
+    return needs
+
+
+def _states_on(node: str, config: Config, found: Assignment) -> int:
+    """Returns the bytes of weights, gradients and optimizers on the node."""
+    total = 0
+    for pool in found.layout.pools:
+        processes = pool.per_node * found.nodes[pool.name].count(node)
+        for group in pool.groups:
+            need = memory_estimate.of(config, found.layout, group.role)
+            total += processes * (need.weights + need.gradients + need.optimizer if need else 0)
+    return total
+
+
+def _saving(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any] | None:
+    """Returns the first flags of `SAVINGS` with which all nodes suffice; None if none do."""
+    flags: dict[str, Any] = {}
+    for name, value in SAVINGS.items():
+        flags[name] = value
+        less = config.with_flags(flags)
+        needs = _needs_on_cpus(less, pack(layout.of(less), offers), offers)
+        if needs and all(needs[one.name] <= (one.memory or needs[one.name]) for one in offers):
+            words = [word for of, to in flags.items() for word in (f"--{of}", str(to).lower())]
+            return {"flags": words, "need_bytes": max(needs.values())}
+    return None
 
 
 def _fullest(memory: PoolMemory) -> tuple[str, Mapping[str, int]]:

@@ -269,7 +269,7 @@ def test_a_node_that_cannot_load_a_layout_by_flags_is_named_in_a_warning(
     plan.show(enough, cost=False)
     printed = capsys.readouterr().out
     assert re.search(
-        r"^node memory +\d+\.\d GiB on .*, which has 8381\.9 GiB .*while it trains: moved off",
+        r"^node memory +\d+\.\d GiB of CPU memory on .*, which has 8381\.9 GiB .*while it trains:",
         printed,
         re.M,
     )
@@ -337,14 +337,33 @@ def test_an_estimate_above_what_the_machines_have_is_a_warning(
     shared = capsys.readouterr().out
     (least,) = re.findall(r"^memory +(\S+ GiB) or more on each GPU", shared, re.M)
     assert f"the line `memory` has the least, {least}: engines fill their share" in shared
-    on_cpus = job(tmp_path, model="Qwen/Qwen2.5-7B")
-    settings = read_settings({"EXPECTED_WORKERS": "0", "ROLLCALL_NUM_GPUS": "0"}, on_cpus)
-    plan.show(plan.plan(settings, PlannedNodes(memory=10**9)), cost=False)
-    printed = capsys.readouterr()
+    plan.show(small, cost=False)
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "may not fit: 1 step on 1 node, by the estimate it needs" in first
+    assert "GiB or more on each GPU, which has 22.4 GiB" in first
+
+
+def test_what_nodes_without_gpus_cannot_hold_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = job(tmp_path, model="Qwen/Qwen2.5-0.5B")
+    environ = {"EXPECTED_WORKERS": "0", "ROLLCALL_NUM_GPUS": "0", "ROLLCALL_NODE_NAME": "vm"}
+    settings = read_settings(environ, given)
+    for memory, code, verdict, remedy in (
+        (30, 0, "may not fit: 1 step on 1 node, by the estimate it needs", "--micro_train_batch"),
+        (1, 64, "does not fit: it needs", "Take a smaller model or a machine with more memory"),
+    ):
+        assert plan.main(settings, False, PlannedNodes(memory=memory * 2**30)) == code
+        printed = capsys.readouterr()
+        first = printed.out.splitlines()[0]
+        has = rf"this command {verdict} \d+\.\d GiB or more, vm has {memory}\.0 GiB"
+        assert re.search(has, first)
+        assert remedy in printed.err
+        assert ("(--micro_train_batch_size 1 " in first) == (code == 0)
+    assert "alone need" in printed.err
     assert re.search(r"^memory +\d+\.\d GiB or more for each process  \(policy", printed.out, re.M)
-    node = r"^node memory +\d+\.\d GiB or more on .*, which has 0\.9 GiB  \(all processes together"
+    node = r"^node memory +\d+\.\d GiB or more on .*, which has 1\.0 GiB  \(all processes together"
     assert re.search(node, printed.out, re.M)
-    assert "GiB or more, and has 0.9 GiB" in printed.err
 
 
 COMMAND = {"ROLLCALL_JOB": "true", "ROLLCALL_RECIPE": "command"}
