@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import shlex
 import sys
 import types
 import typing
@@ -129,15 +130,33 @@ class Fault:
 class MissingFile(Fault):
     """A file that a command line names and that this machine lacks or cannot read now."""
 
+    flags_from: tuple[str, ...] = ()
+    """The files of flags of the command line: a path of one is not read from its directory."""
+
     def __str__(self) -> str:
         said = Fault.__str__(self)  # `slots` makes the class anew: super() has no cell of it
         path = Path(self.value or "")
         try:
+            if elsewhere := self._beside_flags(path):
+                return f"{ended(said)} {elsewhere}"
             beside = [] if path.exists() else [one.name for one in path.parent.iterdir()]
         except (OSError, ValueError):
             return said
         near = nearest(path.name, beside, cutoff=MISTYPED)
         return f"{ended(said)} In {path.parent} there is {near}" if near else said
+
+    def _beside_flags(self, path: Path) -> str:
+        """Return where the file is if its path is meant from a file of flags; else ""."""
+        if path.is_absolute() or not self.value or path.exists():
+            return ""
+        directories = dict.fromkeys(Path(file).parent for file in self.flags_from)
+        found = [one for one in directories if one != Path() and (one / path).exists()]
+        if not found:
+            return ""
+        return (
+            f"Relative paths are read from the working directory: {path.absolute()} is not there. "
+            f"{found[0] / path} is: give that, or type `cd {shlex.quote(str(found[0]))}` first"
+        )
 
 
 class UnknownName(Fault):

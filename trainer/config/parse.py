@@ -162,6 +162,8 @@ class Reading(Generic[T]):
     """One sentence for each flag that was given and has no effect."""
     unread: bool
     """A file of flags cannot be read: what it gives is unknown."""
+    files: tuple[str, ...]
+    """The files of flags that were named."""
 
     def all_faults(self, between: Iterable[Fault], *, absent: bool) -> tuple[Fault, ...]:
         """Return the faults of one flag, and those `between` flags.
@@ -172,7 +174,7 @@ class Reading(Generic[T]):
         """
         unsure = self.unsure(type(self.config))
         more = [
-            fault
+            replace(fault, flags_from=self.files) if isinstance(fault, MissingFile) else fault
             for fault in between
             if not (self.unread or _flags_named(fault) & unsure)
             and not (absent and isinstance(fault, MissingFile))
@@ -246,6 +248,7 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
         (*faults, *wrong, *twice_in_file, *twice, *lacking.values(), *checked.faults.values()),
         tuple(dict.fromkeys([*warnings, *checked.warnings])),
         unread,
+        tuple(text for one in from_line if one.spelling == CONFIG for text in one.texts),
     )
 
 

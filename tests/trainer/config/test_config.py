@@ -144,3 +144,20 @@ def test_a_file_that_is_not_there_names_the_nearest_that_is(tmp_path: Path) -> N
     assert str(missing).endswith(f"Give it. In {tmp_path} there is train.jsonl")
     other = MissingFile("--prompt_data", str(tmp_path / "gsm8k"), "no such file", "Give it")
     assert str(other).endswith("(given: " + str(tmp_path / "gsm8k") + "). Give it")
+
+
+def test_a_path_that_is_meant_from_the_file_of_flags_says_where_the_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/run.yaml").write_text("remote_rm_url: reward.py\nprompt_data: no.jsonl\n")
+    (tmp_path / "slurm/reward.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        parse(["--config", "slurm/run.yaml", "--pretrain", "some/model"])
+    said = {fault.path: str(fault) for fault in caught.value.faults}
+    assert said["--remote_rm_url"].endswith(
+        f"Relative paths are read from the working directory: {tmp_path}/reward.py is not there. "
+        "slurm/reward.py is: give that, or type `cd slurm` first"
+    )
+    assert "Relative paths" not in said["--prompt_data"]
