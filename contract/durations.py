@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_HALF_UP, Context, Decimal
+
 UNITS = r"(?:s|min|h|d)\b"
 """Of a duration in a sentence, as a regular expression."""
 
@@ -28,3 +30,11 @@ def counted(number: float, noun: str) -> str:
 def steps_kept(kept: int, lost: int) -> str:
     """Pure: return how many steps a run has; how many it has made, if failures have lost some."""
     return f"{counted(kept, 'step')} kept of {kept + lost} made" if lost else counted(kept, "step")
+
+
+FOUR_DIGITS = Context(prec=4, rounding=ROUND_HALF_UP)
+
+
+def significant(value: float) -> str:
+    """Pure: return a measured value with four digits that count; a half goes up, as on the page."""
+    return f"{float(FOUR_DIGITS.create_decimal(Decimal(value))):.4g}"

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from contract.durations import duration
+from contract.durations import duration, significant
 from contract.journal import timestamp
 from contract.progress import Progress, held_out
 from contract.redaction import MASK, redact, redact_all
@@ -311,7 +311,7 @@ def _parts(progress: Progress) -> tuple[str, str]:
     if progress.reward is not None:
         parts.append(f"reward {progress.reward:.3f}")
     if progress.loss is not None:
-        parts.append(f"loss {progress.loss:.4g}")
+        parts.append(f"loss {significant(progress.loss)}")
     if progress.eval is not None:
         what, value = held_out(progress.eval, is_reward=progress.eval_is_reward)
         value = f"{100 * progress.eval:.0f} %" if what == "accuracy" else value

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.durations import duration
+from contract.durations import duration, significant
 from contract.journal import read_events
 from contract.metrics.charts import WHOLE_STEP, charts_of, title_of
 from contract.run_dir import RunFiles
@@ -135,7 +135,7 @@ def _cell(name: str, how: str, found: Best | None) -> dict[str, Any]:
     if found is None:
         return {"value": None, "step": None, "text": NOTHING}
     value, step = found.value, found.step if how in ("last", "best") else None
-    text = duration(value) if name in ("time", WHOLE_STEP) else f"{value:.4g}"
+    text = duration(value) if name in ("time", WHOLE_STEP) else significant(value)
     text = f"{value:.0f}" if name == "steps" else text
     if how == "best":
         text += f" ({f'step {step}' if step else 'before training'})"

@@ -169,6 +169,7 @@ def test_a_chart_of_zeros_has_an_axis_and_curves_on_each_other_are_both_seen(
     lines = "[[0, 0, 1], [0, 0.001, 1], [3, 2, 1], [0, null, 1]]"
     assert tab.evaluate(f"piled({lines})") == [[0, 3], [1, 3], [0, 1], [2, 3]]
     assert tab.evaluate("rangeOf(null, null)") == [None, None]
+    assert tab.evaluate("rangeOf(-1e-18, 6.9e-18)") == [-0.05, 1.05]
 
 
 def test_samples_that_nobody_can_read_any_more_are_said_to_be_in_the_run_directory(

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from contract.durations import UNITS, duration
+from contract.durations import UNITS, duration, significant
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,11 @@ from contract.durations import UNITS, duration
 def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
     assert duration(seconds) == said
     assert re.sub(rf"[\d.]+ {UNITS}", "", said).strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.15625, "0.1563"), (-0.15625, "-0.1563"), (0.5, "0.5"), (0.12344, "0.1234"), (0, "0")],
+)
+def test_a_half_of_the_last_digit_goes_up_as_on_the_page(value: float, said: str) -> None:
+    assert significant(value) == said

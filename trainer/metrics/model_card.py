@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from contract.durations import counted
+from contract.durations import counted, significant
 from contract.journal import attempt_number
 from contract.journal_file.index import landmarks
 from contract.launch import distribution
@@ -108,7 +108,7 @@ def _results(facts: Facts) -> Iterator[tuple[str, str]]:
         ("best held-out value after a step", state.best),
     ):
         if value is not None:
-            yield label, f"{value:.4g}"
+            yield label, significant(value)
     best, before = state.best, state.best_before
     if best is not None and before is not None and before > best:
         yield "best model", "that before training: the training has made it worse"
@@ -130,7 +130,7 @@ def _curve(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[
         steps.setdefault(row["step"], {}).update(row)
     for step, row in sorted(steps.items()):
         values = (row.get(name) for name in names)
-        yield str(step), *("" if value is None else f"{value:.4g}" for value in values)
+        yield str(step), *("" if value is None else significant(value) for value in values)
 
 
 def _flags(config: Config) -> Iterator[tuple[str, str]]:

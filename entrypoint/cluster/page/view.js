@@ -15,6 +15,9 @@ function duration(seconds) {
   return hours < 24 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+/** Pure: a length of time as the report has it. */
+const exactly = seconds => seconds < 100 || seconds >= 3600 ? duration(seconds) : `${Math.floor(Math.round(seconds) / 60)} min ${Math.round(seconds) % 60} s`;
+
 /** Pure: a reward function that tells no accuracy is measured by its reward, in any range. */
 const heldOut = (value, isReward) => value == null || !isReward && value >= 0 && value <= 1
   ? ["Held-out accuracy", value == null ? null : percent(value)] : ["Held-out reward", number(value)];
@@ -182,7 +185,7 @@ const workersOf = ({present, expected_workers: expected}) => present || expected
 /** When the run began, and for how long it has run by now, or ran. `age`: of the state, in seconds. */
 function timesOf({run: {created: began}, outcome, at}, age) {
   const ended = outcome?.ended, told = began ? ["Started ", timeOf(began, briefly(began))] : [];
-  const until = later => duration(Math.max(0, (Date.parse(later) - Date.parse(began)) / 1000 + (ended ? 0 : age)));
+  const until = later => (ended ? exactly : duration)(Math.max(0, (Date.parse(later) - Date.parse(began)) / 1000 + (ended ? 0 : age)));
   if (ended) return [...told, began ? ", ended " : "Ended ", timeOf(ended, began && isSameDay(began, ended) ? clock(ended).slice(0, 5) : briefly(ended)), began ? `, took ${until(ended)}` : ""];
   return began && !outcome ? [...told, `, ${until(at)} ago`] : told;
 }

@@ -112,8 +112,12 @@ function liesOn(one, other, limit) {
 /** Pure: the dash of a curve in a pile: the ones above have gaps in which each one below is seen. */
 const dashOf = ({dash}, place, count) => place ? [PIECE * (count - place), PIECE * place] : dash?.length ? dash : undefined;
 
+/** Between two marks of an axis of steps: there is no half of a step. */
+const WHOLE = Array.from({length: 10}, (_, power) => [1, 2, 5].map(digit => digit * 10 ** power)).flat();
+const NOISE = 1e-12; // what is less is 0 but for rounding
+
 /** Pure: the range of a chart's values. Nothing but 0, or nothing but 1, is drawn as a share. */
-const rangeOf = (least, most) => least === most && (most === 0 || most === 1) ? [-0.05, 1.05] : least === null ? [least, most] : uPlot.rangeNum(least, most, 0.1, true);
+const rangeOf = (least, most) => least !== null && (Math.max(-least, most) < NOISE || least === most && most === 1) ? [-0.05, 1.05] : least === null ? [least, most] : uPlot.rangeNum(least, most, 0.1, true);
 
 /** Say the newest values below a chart that no pointer is on. */
 const showNewest = plot => plot.setLegend({idxs: plot.data.map(values => values.findLastIndex(value => value !== null && value !== undefined))}, false);
@@ -147,7 +151,7 @@ function options(metrics, width, isSmoothed) {
     legend: {markers: {dash: (plot, place) => plot.series[place].dash ? "dashed" : "solid"}},
     hooks: {ready: [showNewest], setSeries: [(plot, place, {show}) => show !== undefined && place > behind && behind && plot.setSeries(place - behind, {show}, false)]},
     scales: {x: {time: byTime}, y: {range: (_, least, most) => rangeOf(least, most)}},
-    axes: [byTime ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 64, values: (_, values, place, space, step) => ticks(values, step)}],
+    axes: [byTime ? {...line, values: (_, times) => times.map(hour)} : {...line, incrs: WHOLE}, {...line, size: 64, values: (_, values, place, space, step) => ticks(values, step)}],
     series: [byTime ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...metrics.slice(0, behind).map(({label, colour}) => ({
       label, class: "raw", stroke: `${colour}${RAW}`, width: 1.5, spanGaps: true, points: {show: false},
     })), ...metrics.map(({name, label, colour, dash}) => ({

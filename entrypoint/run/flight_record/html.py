@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
 
-from contract.durations import counted, duration, steps_kept
+from contract.durations import counted, duration, significant, steps_kept
 from contract.metrics.charts import WHOLE_STEP, Group, title_of
 from entrypoint.run import curves, inline_code
 from entrypoint.run.curves import Best
@@ -172,7 +172,8 @@ def _facts(part: Part) -> Iterator[tuple[str, str]]:
     record = part.record
     facts = part.facts
     told = {
-        "model": facts.get("model_path") or facts.get("model", ""),
+        "started from": facts.get("model_path") or facts.get("model", ""),
+        **_written(part),
         "data": facts.get("data", ""),
         "algorithm": facts.get("algorithm", ""),
         "recipe": facts.get("recipe", ""),
@@ -192,6 +193,12 @@ def _facts(part: Part) -> Iterator[tuple[str, str]]:
     )
 
 
+def _written(part: Part) -> dict[str, str]:
+    """Return the places of what the run has made, by name."""
+    lines = part.end.places(as_shown=False) if part.end else ()
+    return {name: place for name, _, place in (line.partition(": ") for line in lines)}
+
+
 def _steps(record: FlightRecord) -> str:
     if record.effective_time_ratio is None:
         return "not known"
@@ -202,7 +209,7 @@ def _valued(best: Best | None) -> str:
     if best is None:
         return ""
     when = f"after step {best.step}" if best.step else "before training"
-    return f"{title_of(best.metric)} {best.value:.4g}, {when}"
+    return f"{title_of(best.metric)} {significant(best.value)}, {when}"
 
 
 def _curves(part: Part) -> Html:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from contract import lease
-from contract.durations import duration
+from contract.durations import duration, significant
 from contract.files import stored_json
 from contract.journal import NO_REWARD, read_events
 from contract.journal_file.index import landmarks
@@ -80,10 +80,10 @@ class Part:
         return Best(self.best.metric, known[-1][1], known[-1][0]) if known else None
 
     def began_with(self) -> Iterator[str]:
-        """Yield model, data and algorithm in a line, as far as they are known."""
+        """Yield the first model, data and algorithm in a line, as far as they are known."""
         facts = self.facts
         told = {
-            "model": facts.get("model_path") or facts.get("model"),
+            "started from": facts.get("model_path") or facts.get("model"),
             "data": facts.get("data"),
             "algorithm": facts.get("algorithm"),
         }
@@ -94,11 +94,11 @@ class Part:
         """Yield which step was best; if it is the model before training, that nothing is better."""
         if (best := self.best) is None or not self.curves["steps"]:
             return
-        told = f"{title_of(best.metric)} {best.value:.4g}"
+        told = f"{title_of(best.metric)} {significant(best.value)}"
         if best.step:
             yield f"best value: {told}, after step {best.step}"
             if self.last and self.last.step > best.step:
-                yield f"last value: {self.last.value:.4g}, after step {self.last.step}"
+                yield f"last value: {significant(self.last.value)}, after step {self.last.step}"
         elif self.last and self.last.step:
             yield f"the model before training was best: {told}. Training made it worse"
 

@@ -111,12 +111,16 @@ class Ended:
             yield f"{kept}, {counted(attempts, 'attempt')}{self.at and f', ended {dated(self.at)}'}"
         yield from self.places()
 
-    def places(self) -> Iterator[str]:
-        """Yield where the trained model and the best policy are, if they are there."""
-        known = {"model": self.model, "best policy after a step": self.best}
-        yield from (f"{name}: {shown(path)}" for name, path in known.items() if path)
+    def places(self, *, as_shown: bool = True) -> Iterator[str]:
+        """Yield where the trained model and the best policy are, if they are there.
+
+        `as_shown`: as in `why`.
+        """
+        told = shown if as_shown else str
+        known = {"trained model": self.model, "best policy after a step": self.best}
+        yield from (f"{name}: {told(path)}" for name, path in known.items() if path)
         if self.checkpoint:
-            yield f"newest checkpoint: {shown(self.checkpoint)}; {NO_FINAL_MODEL}"
+            yield f"newest checkpoint: {told(self.checkpoint)}; {NO_FINAL_MODEL}"
 
     def learned(self) -> Iterator[str]:
         """Yield the first and the last value of reward and held-out data, if they are known.

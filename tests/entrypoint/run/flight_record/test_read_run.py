@@ -121,7 +121,7 @@ def test_the_jobs_of_a_cluster_are_in_the_order_of_their_numbers_and_pipelines(
     said = capsys.readouterr().out
     assert "job-4 (ppo, after job-3):\n  finished: the job has finished\n  60 steps kept of" in said
     assert "60 steps kept of 62 made in 1 h 3 min, 2 attempts, 1 failure" in said
-    assert "  model tiny-7b\n" in said
+    assert "  started from tiny-7b\n" in said
 
 
 @pytest.mark.parametrize("ended", [None, "2026-01-01T00:00:00.000+00:00"])
@@ -290,4 +290,4 @@ def test_a_run_that_left_checkpoints_alone_names_the_newest_one_and_no_model(
     (run.exported / "adapter_model.safetensors").write_bytes(b"weights")
     end = run_end.read(run)
     assert end is not None
-    assert list(end.places()) == [f"model: {run.exported}"]
+    assert list(end.places()) == [f"trained model: {run.exported}"]
