@@ -101,6 +101,8 @@ class Parser(argparse.ArgumentParser):
     def _near(self, word: str) -> str:
         """Return the question whether a flag was meant that resembles `word`."""
         flags = self.flags if word.startswith("-") else []
+        if len(word) == 2 and word.swapcase() in flags:
+            return f": did you mean {word.swapcase()}?"
         return did_you_mean(word.partition("=")[0], flags, begin=": ", cutoff=MISTYPED)
 
 

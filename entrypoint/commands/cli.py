@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from contract.options import ParseError, did_you_mean, nearest
+from contract.options import MISTYPED, ParseError, did_you_mean, nearest
 from entrypoint.commands.pasted import NoJobError, Pasted, pasted
 from entrypoint.config import parsers
 from entrypoint.config.recipe_registry import SUPERVISED
@@ -57,6 +57,8 @@ WAIT = "--wait-for-jobs"
 """Flag of `up` and `plan`: the cluster has no job of its own."""
 NO_CODE = "--no-code"
 """Flag of `up` and `plan`: the user's code is not tried before the job starts."""
+OWN = ("--help", "--version")
+"""Flags of `rollcall` itself, alone."""
 NAME, NAME_VARIABLE = "--name", "ROLLCALL_NAME"
 """Flag of `up` and `plan`: the run's name, and the variable that it stands for."""
 AS_A_COMMAND = 0.8
@@ -178,9 +180,16 @@ def parse(
         return _reader(first, rest)
     if first == "--":
         return _start("up", rest)
+    if first.startswith("-") and not rest and (meant := _own_flag(first)):
+        raise UsageError(f"{first}: unknown flag. Did you mean {meant}?")
     if first.startswith("-") or (not recipe_takes_command and is_job(words)):
         return _start("up", tuple(words))
     return _program(words, recipe_takes_command=recipe_takes_command)
+
+
+def _own_flag(word: str) -> str | None:
+    """Return the flag of `rollcall` itself that a lone flag may mean; None if it resembles none."""
+    return "-V" if word == "-v" else nearest(word, OWN, cutoff=MISTYPED)
 
 
 def _program(words: Sequence[str], *, recipe_takes_command: bool) -> Invocation:

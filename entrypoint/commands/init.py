@@ -65,7 +65,11 @@ QUESTIONS = (
         "--model", "the model: a name on the hub, or a directory", "Qwen/Qwen2.5-0.5B-Instruct"
     ),
     Question("--data", "the prompts: a name on the hub, or a file", "train.jsonl"),
-    Question("--reward", "own (reward.py is written), a reward's name, FILE.py:NAME or a URL", OWN),
+    Question(
+        "--reward",
+        "the reward: own (reward.py is written), a reward's name, FILE.py:NAME or a URL",
+        OWN,
+    ),
     Question("--platform", f"where it runs: {', '.join(PLATFORMS)}", NO_PLATFORM),
     Question("--nodes", "the number of nodes", "1"),
     Question("--gpus", "GPUs of each node"),
@@ -97,6 +101,8 @@ def main(words: Sequence[str], ask: Callable[[str], str] = input) -> int:
     own = parser()
     rows = [word for word in words if word.endswith(init_answers.ROW_FILES)]
     options = own.parse(words, f": did you mean --data {rows[0]}?" if rows else "")
+    if options.platform is not None:
+        options.platform = init_answers.platform_of(options.platform)
     asks = sys.stdin.isatty() and not options.yes
     is_kept = (options.dir / RUN_FILE).exists()
     if is_kept and options.platform in (None, NO_PLATFORM):  # before anything is asked
@@ -163,7 +169,8 @@ def _settle(options: argparse.Namespace, ask: Callable[[str], str] | None) -> No
             check = partial(init_answers.check, one.flag, directory=options.dir)
             answer = _answer(text, default, check, ask) if ask else default
             check(answer)
-            setattr(options, one.name, answer)
+            is_platform = one.flag == "--platform"
+            setattr(options, one.name, init_answers.platform_of(answer) if is_platform else answer)
     init_answers.check_together(options)
     data = init_answers.data(options.data, options.dir)
     needed = options.reward == OWN

@@ -351,6 +351,11 @@ def _refuse_absent(place: Place | None, flag: str, *, is_run_here: bool) -> None
         )
 
 
+def platform_of(name: str) -> str:
+    """Return the platform that a name in any case means; the name as it is if none does."""
+    return name.lower() if name.lower() in PLATFORMS else name
+
+
 def check(flag: str, value: str, directory: Path) -> None:
     """Raise AnswerError if an answer to the question of a flag is not possible."""
     if not value.isprintable():
@@ -358,7 +363,7 @@ def check(flag: str, value: str, directory: Path) -> None:
     if flag in FILES:
         _refuse_absent(_place(flag, value, directory), flag, is_run_here=False)
     elif flag == "--platform":
-        if value not in PLATFORMS:
+        if platform_of(value) not in PLATFORMS:
             of = f"it is one of {', '.join(PLATFORMS)}"
             meant = OTHER_NAMES.get(value.lower(), value)
             raise AnswerError(f"{flag} {value}: {did_you_mean(meant, PLATFORMS, of)}")

@@ -76,6 +76,8 @@ class NextSteps:
                 return f"EXPECTED_WORKERS=0 ROLLCALL_RUN_DIR={OWN_DIR} {plan} --config run.yaml"
             return f"{plan} --nodes {self.nodes} --config run.yaml"
         memory = " --gpu-memory 80GB" if self.gpus else ""
+        if self.platform not in (NO_PLATFORM, COMPOSE):  # the variable of the platform's file
+            plan = f"ROLLCALL_RUN_DIR={shlex.quote(f'{self.shared}/run')} {plan}"
         line = f"{plan} --nodes {self.nodes} --gpus {self.gpus}{memory} --config run.yaml"
         is_assumed = memory and self.platform not in MEMORY_KNOWN
         return f"{line}    # 80GB stands for the memory of your GPUs" if is_assumed else line

@@ -93,7 +93,12 @@ def test_the_overview_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     ("words", "flag"),
-    [("up --wait-for-job", "--wait-for-jobs"), ("--hlep", "--help"), ("plan --node=3", "--nodes")],
+    [
+        ("up --wait-for-job", "--wait-for-jobs"),
+        ("--hlep", "--help"),
+        ("-v", "-V"),
+        ("plan --node=3", "--nodes"),
+    ],
 )
 def test_a_flag_of_the_node_that_becomes_the_jobs_names_the_nearest_of_the_node(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str, flag: str
@@ -113,6 +118,7 @@ def test_a_flag_of_the_node_that_becomes_the_jobs_names_the_nearest_of_the_node(
         ("event", "did you mean events?"),
         ("status --wacth", "unknown argument --wacth: did you mean --watch?"),
         ("logs --folow head", "unknown argument --folow: did you mean --follow?"),
+        ("logs -F", "unknown argument -F: did you mean -f?"),
         ("logs head --line=3", "unknown argument --line=3: did you mean --lines?"),
         ("logs head -n many", "'many' is not a number of lines, such as 100"),
         ("events --since tomorrow", "'tomorrow' is not a time: give 90s, 10m or 2h ago, or"),

@@ -42,6 +42,8 @@ def test_the_printed_commands_work_as_they_are_typed(
         assert re.search(rf"^expected workers +{nodes - 1} ", done.stdout, re.MULTILINE)
     for name in ("copy", "start"):
         subprocess.run(["sh", "-n", "-c", printed.get(name, "")], check=True)
+    if platform not in ("none", "compose"):
+        assert re.search(r"^run dir +/\S+/run  \(ROLLCALL_RUN_DIR\)$", done.stdout, re.MULTILINE)
     if platform == "none":
         assert f"{run}/run" in done.stdout
         assert (run / "run").is_dir()
