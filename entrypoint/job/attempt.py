@@ -141,7 +141,9 @@ class Attempt:
         try:
             self.jobs.submit(plan.submission, command, run.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
-            return AttemptResult(status="FAILED", message=str(error), own_trainer=own_trainer)
+            has_waited = isinstance(error, wait.GaveUpError)
+            told = f"the job has not begun: {error}" if has_waited else str(error)
+            return AttemptResult(status="FAILED", message=told, own_trainer=own_trainer)
         for work in (self._wait_for_end, self._copy_log):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         self._watch(before)

@@ -16,6 +16,7 @@ from tenacity.retry import retry_if_exception_type
 from tenacity.stop import stop_after_delay, stop_when_event_set
 from tenacity.wait import wait_random_exponential
 
+from contract.busy import busy
 from contract.durations import duration
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,8 @@ def until(
         if stop.is_set():
             raise InterruptedWaitError(f"asked to stop while waiting for {what}") from None
         last = error.last_attempt.exception()
-        raise GaveUpError(f"{what}: not there after {duration(timeout)} ({last})") from None
+        told = f"; {load}" if (load := busy()) else ""
+        raise GaveUpError(f"{what}: not there after {duration(timeout)} ({last}){told}") from None
 
 
 @contextmanager

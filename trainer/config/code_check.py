@@ -21,6 +21,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from contract.busy import busy
 from contract.durations import counted
 from contract.launch import distribution
 from contract.launch.programs import Program
@@ -30,7 +31,13 @@ from env.images.rows import texts_of
 from env.types import IN_PYTHON, Prompt, RewardFunction, RewardRequest, brief, finite
 from env.user_code import Cause, Raised, defined_at, same_fault
 from env.verifiers_package import PREFIX
-from trainer.config import code_findings, label_check, own_functions, reward_models
+from trainer.config import (
+    code_findings,
+    label_check,
+    missing_return,
+    own_functions,
+    reward_models,
+)
 from trainer.config.code_findings import CodeCheck, Found, Tried, Trouble, of, read
 from trainer.config.config import Config
 
@@ -260,6 +267,12 @@ def _scored(
         # None says that it does not judge a completion. A label that is an object may be the cause:
         # the check of the labels says so.
         refuses = impossible == len(errors) and not label_check.parts(prompts[0].label)
+        lacking = missing_return.found(Path(file)) if file and not impossible else None
+        if lacking is not None:
+            name, line = lacking
+            asked = f"is a `return` missing in {name} ({file}:{line})?"
+            problem = f"it scores none of {rows}: {shown(errors[0])}: {asked}"
+            refuses = True
         yield Trouble(flag, problem, f"{file}:{line}" if file else "", refuses)
     elif all(map(answer_of, prompts)) and len(set(scored)) == 1 and scored[0] is not None:
         if others := _scored_otherwise(spec, reward, prompts, scored[0]):
@@ -356,6 +369,11 @@ def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
         return None
 
 
+def while_busy() -> str:
+    """Return what else may be the cause of a slow trial; "" if this machine is not busy."""
+    return f"; {told}, so the code may not be the cause" if (told := busy()) else ""
+
+
 def _lines(file: Path) -> Sequence[str]:
     return file.read_text(errors="replace").strip().splitlines()
 
@@ -374,7 +392,7 @@ def _lacking(*, with_torch: bool) -> str:
 
 def _unfinished(flag: str, code: int | None, seconds: float, lines: Sequence[str]) -> Trouble:
     if code is None:
-        return Trouble(flag, f"it has not ended after {seconds:g} s", refuses=False)
+        return Trouble(flag, f"it has not ended after {seconds:g} s{while_busy()}", refuses=False)
     last = f". Its last line: {shown(lines[-1])}" if lines else ""
     ended = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
     is_killed = code == -signal.SIGKILL  # by the kernel, for its memory, or by a person

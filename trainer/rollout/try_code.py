@@ -162,6 +162,7 @@ def try_environment_here(
     place, _ = _users_line(others)
     at = f" at {place}" if place else ""
     problem = f"it has not ended after {seconds:g} s{at}, so it was not tried to its end"
+    problem += code_check.while_busy()
     return [Trouble(code_check.environment_of(config), problem, place, refuses=False)]
 
 
@@ -261,6 +262,7 @@ def _watch(results: IO[str], seconds: float, config: Config) -> None:
         place, is_import = _users_line()
         at = f" at {place}" if place else ""
         problem = f"it has not ended after {seconds:g} s{at}, so it was not tried to its end"
+        problem += code_check.while_busy()
         if is_import:
             problem = f"the import of its file has not ended after {seconds:g} s{at}. {BELOW_MAIN}"
         unended = Trouble(flag, problem, place, refuses=False, unended_import=is_import)

@@ -249,6 +249,19 @@ def test_why_a_function_scores_nothing_is_said_with_its_line(
     assert f"the reward is {reward} ({file}:{line})" in warning
 
 
+def test_a_function_without_its_return_is_named(tiny: Tiny, tmp_path: Path, run_dir: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "def score(text):\n    float(len(text))\n\n"
+        "def log(text):\n    print(text)\n\n"
+        "def rated(completions, **kwargs):\n    log('asked')\n"
+        "    return [score(one) for one in completions]\n"
+    )
+    (trouble,) = tried(config_of(tiny, run_dir, f"{own}:rated")).troubles
+    assert trouble.refuses
+    assert f"the reward is None: is a `return` missing in score ({own}:1)?" in str(trouble)
+
+
 @pytest.mark.parametrize("name", ["nobody", "away"])
 def test_what_another_machine_or_row_may_change_is_a_warning(
     tiny: Tiny, file: Path, run_dir: Path, name: str
