@@ -345,10 +345,14 @@ def _run_nodes(layout: Layout, options: argparse.Namespace, job: list[str], keep
 
 
 def again(layout: Layout, options: argparse.Namespace) -> str:
-    """Return the command that goes on with the demo: the same run, as long as it was to be."""
+    """Return the command that goes on with the demo: the same run, as long as it was to be.
+
+    It has `--crash` if the first crash is still to come: after it, the second would come at once.
+    """
     words = ["--dir", str(layout.root), "--steps", str(options.steps), "--seed", str(options.seed)]
     name = ["--name", options.name] if options.name else []
-    return f"{as_typed()} demo {shlex.join([*words, *name])}"
+    crash = ["--crash"] if options.crash and not _is_at_share(layout, CRASH_DRIVER_AT) else []
+    return f"{as_typed()} demo {shlex.join([*words, *name, *crash])}"
 
 
 def _start(layout: Layout, number: int, job: list[str], whole: str = "") -> Process:
@@ -399,11 +403,13 @@ def _crash(layout: Layout, nodes: list[Process], start: Callable[[int], Process]
 
 
 def _wait_for_share(layout: Layout, share: float) -> None:
-    while True:
-        progress = Progress.read(layout.run.progress)
-        if progress is not None and progress.step >= share * progress.total_steps:
-            return
+    while not _is_at_share(layout, share):
         time.sleep(0.2)
+
+
+def _is_at_share(layout: Layout, share: float) -> bool:
+    progress = Progress.read(layout.run.progress)
+    return progress is not None and progress.step >= share * progress.total_steps
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -2,6 +2,7 @@
 
 A name may have several addresses, on two networks or in both address families; the head may answer
 at some of them. A name server may be silent while the head moves to another machine, and longer.
+How long a worker waits is `head_timeout` in `config/settings.py`; `membership.py` waits.
 """
 
 from __future__ import annotations

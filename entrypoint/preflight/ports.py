@@ -30,6 +30,8 @@ ENDING_SECONDS = 2.0
 """Seconds for a killed process to release its ports. Meanwhile its owner cannot be seen."""
 
 WORKER_PORTS = "ROLLCALL_WORKER_PORTS"
+MOST_NAMED = 5
+"""Busy ports that the evidence has one by one."""
 MOST_PROPOSED = 500
 """Ports of a range that a remedy proposes."""
 
@@ -148,7 +150,7 @@ def _needed(settings: Settings, *, head: bool) -> dict[int, str]:
 
 def _judge_refused(refused: Mapping[int, OSError], needed: Mapping[int, str]) -> Finding:
     """Return the failure of ports that this user may not listen on."""
-    evidence = "; ".join(f"{port}: {error.strerror or error}" for port, error in refused.items())
+    evidence = _some(f"{port}: {error.strerror or error}" for port, error in refused.items())
     user = f"or give user {os.geteuid()} the right to listen there"
     if max(refused) >= FIRST_OF_USERS:
         return Finding(Verdict.FAIL, evidence, f"set {_named(refused, needed)}, {user}")
@@ -161,7 +163,7 @@ def _judge_busy(
 ) -> Finding:
     holders = port_holders.holders()
     own, whose = context.own_processes()
-    evidence = "; ".join(f"{port}: {_describe(port, one, holders)}" for port, one in busy.items())
+    evidence = _some(f"{port}: {_describe(port, one, holders)}" for port, one in busy.items())
     if all(port in holders and holders[port] in own for port in busy):
         ends = context.ends_leftovers
         return Finding(Verdict.WARN, f"{evidence}, all {whose}", ends_with_start=ends)
@@ -176,6 +178,13 @@ def _judge_busy(
         return Finding(Verdict.FAIL, evidence, f"give each node its own {variables}{free}")
     remedy = f"end what listens there, or set {variables}{free}"
     return Finding(Verdict.FAIL, evidence, remedy, passes=not of_nodes)
+
+
+def _some(ports: Iterable[str]) -> str:
+    """Return what is said of the first ports, and how many more there are."""
+    said = [*ports]
+    more = [f"and {len(said) - MOST_NAMED} more"] if len(said) > MOST_NAMED else []
+    return "; ".join([*said[:MOST_NAMED], *more])
 
 
 def _proposed(variables: Iterable[str], settings: Settings) -> str:

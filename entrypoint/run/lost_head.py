@@ -134,7 +134,7 @@ def what_follows(told: Failover, silence: float) -> str:
         why = "; ".join(f"{node} cannot: {why}" for node, why in told.said.refused[:MOST_LOGS])
         return f"no worker takes its place; {why}. To go on, {AGAIN}"
     if silence < told.after + TAKES_SECONDS:
-        return f"no worker takes its place after {limit}: none waits to do so. To go on, {AGAIN}"
+        return f"no worker will take its place, as none waits to do so. To go on, {AGAIN}"
     why = f"either none is left, or the end of its log, {_logs(told.workers)}, says why not"
     return f"no worker has taken its place after {limit}; {why}. To go on, {AGAIN}"
 
