@@ -270,8 +270,8 @@ def _scored(
         lacking = missing_return.found(Path(file)) if file and not impossible else None
         if lacking is not None:
             name, line = lacking
-            asked = f"is a `return` missing in {name} ({file}:{line})?"
-            problem = f"it scores none of {rows}: {shown(errors[0])}: {asked}"
+            question = f"is a `return` missing in {name} ({file}:{line})?"
+            problem = f"it scores none of {rows}: {shown(errors[0])}: {question}"
             refuses = True
         yield Trouble(flag, problem, f"{file}:{line}" if file else "", refuses)
     elif all(map(answer_of, prompts)) and len(set(scored)) == 1 and scored[0] is not None:
