@@ -16,8 +16,8 @@ from tenacity.retry import retry_if_exception_type
 from tenacity.stop import stop_after_delay, stop_when_event_set
 from tenacity.wait import wait_random_exponential
 
-from contract.busy import busy
 from contract.durations import duration
+from contract.launch.busy import busy
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

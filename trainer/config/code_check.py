@@ -21,9 +21,9 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from contract.busy import busy
 from contract.durations import counted
 from contract.launch import distribution
+from contract.launch.busy import busy
 from contract.launch.programs import Program
 from contract.redaction import redact, secret_texts
 from env.data.columns import ANSWER_COLUMNS

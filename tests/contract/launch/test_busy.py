@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.busy import sentence
+from contract.launch.busy import sentence
 
 
 @pytest.mark.parametrize(
