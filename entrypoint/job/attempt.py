@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contract.durations import counted, duration
+from contract.launch.busy import busy
 from contract.launch.places import MOVED
 from contract.progress import Phase, Progress
 from contract.redaction import redact
@@ -141,8 +142,9 @@ class Attempt:
         try:
             self.jobs.submit(plan.submission, command, run.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
-            has_waited = isinstance(error, wait.GaveUpError)
-            told = f"the job has not begun: {error}" if has_waited else str(error)
+            told = str(error)
+            if isinstance(error, wait.GaveUpError):
+                told = "; ".join(filter(None, (f"the job has not begun: {told}", busy())))
             return AttemptResult(status="FAILED", message=told, own_trainer=own_trainer)
         for work in (self._wait_for_end, self._copy_log):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()

@@ -17,7 +17,6 @@ from tenacity.stop import stop_after_delay, stop_when_event_set
 from tenacity.wait import wait_random_exponential
 
 from contract.durations import duration
-from contract.launch.busy import busy
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -101,8 +100,7 @@ def until(
         if stop.is_set():
             raise InterruptedWaitError(f"asked to stop while waiting for {what}") from None
         last = error.last_attempt.exception()
-        told = f"; {load}" if (load := busy()) else ""
-        raise GaveUpError(f"{what}: not there after {duration(timeout)} ({last}){told}") from None
+        raise GaveUpError(f"{what}: not there after {duration(timeout)} ({last})") from None
 
 
 @contextmanager
