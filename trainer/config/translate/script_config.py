@@ -194,9 +194,10 @@ class Configs:
 
 
 def is_read_elsewhere(source: Source) -> bool:
-    """Whether a package reads the command whose options are not known here."""
+    """Whether the command has options of the script's that are not known here."""
     names = {*source.modules.values(), *(one.split(".")[0] for one in source.imports.values())}
-    return bool(names & {*COMMAND_LINES}) and not source.calls(PARSERS)
+    is_other = bool(names & {*COMMAND_LINES}) or source.options.is_open
+    return is_other and not source.calls(PARSERS)
 
 
 def reads_option(program: str, flag: str) -> bool:

@@ -47,6 +47,8 @@ class Options:
                 for name, call in added
                 if name and names.count(name) == 1 and not {name, None} & changed
             }
+        self.is_open = bool(self.parsed) and ("" in names or _is_handed_on(nodes, calls))
+        """Whether the script may have options that are not written in it."""
         for name, call in added if self.parsed else ():
             texts = (getattr(one, "value", None) for one in call.args)
             flags = [one.lstrip("-") for one in texts if isinstance(one, str) and one[:1] == "-"]
@@ -89,6 +91,22 @@ class Options:
         value = _value(call, self._typed.get(node.attr))
         self.used.add(node.attr)
         return node if value is None else value
+
+
+def _is_handed_on(nodes: Sequence[ast.AST], calls: Sequence[ast.Call]) -> bool:
+    """Whether a function that is not the script's gets its parser, and may add options."""
+    parsers = {
+        getattr(to, "id", "")
+        for one in nodes
+        if isinstance(one, ast.Assign) and isinstance(one.value, ast.Call)
+        if _called(one.value) == "ArgumentParser"
+        for to in one.targets
+    }
+    own = {one.name for one in nodes if isinstance(one, ast.FunctionDef)}
+    return any(
+        _called(call) not in own and any(getattr(one, "id", "-") in parsers for one in call.args)
+        for call in calls
+    )
 
 
 def _called(call: ast.Call) -> str:

@@ -291,6 +291,18 @@ def test_a_config_file_of_the_script_s_own_is_no_file_of_trl_s(
     assert f"config={typed[1]}: an option of the script's own" in err
 
 
+@pytest.mark.parametrize(
+    "line", ["for name in own: parser.add_argument(f'--{name}')", "add(parser)"]
+)
+def test_options_that_are_not_written_in_the_script_are_no_flags_of_trl(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str
+) -> None:
+    text = HEAD.replace("\nargs", f"\n{line}\nargs") + CONFIG + END.format("")
+    code, values, err = translated(capsys, tmp_path / "train.py", text, "--learning_rate", "9")
+    assert (code, values) == (1, {RATE: "1e-05", KL: "0.2"}), err
+    assert "learning_rate=9: an option of the script's own" in err
+
+
 @pytest.mark.parametrize("package", ["click", "typer", "fire"])
 def test_options_that_another_package_reads_are_no_flags_of_trl(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, package: str
