@@ -21,6 +21,7 @@ from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.command.recipe import AnyCommand
 from entrypoint.job.supervisor import Outcome
 from entrypoint.net import wait
+from entrypoint.net.wait import GaveUpError
 from entrypoint.processes.inbox import RayEnded, StopAsked, WorkerLeaves
 from entrypoint.processes.process import Process
 from entrypoint.run.journal import Journal
@@ -200,17 +201,25 @@ def test_a_killed_program_is_named_by_its_signal(tmp_path: Path) -> None:
     assert world.sentences("failure")[0].startswith(f"unknown: {told}")
 
 
-def test_a_job_that_ray_refuses_counts_as_a_failed_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (JobRefusedError("TypeError: no such thing"), "TypeError: no such thing"),
+        (GaveUpError("Ray to take it: not there"), "the job has not begun: Ray to take it: not"),
+    ],
+)
+def test_a_job_that_ray_does_not_take_counts_as_a_failed_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     world = World(tmp_path, ROLLCALL_MAX_RESTARTS="0")
 
     def refuse(*_: object) -> None:
-        raise JobRefusedError("TypeError: no such thing")
+        raise error
 
     monkeypatch.setattr(world.jobs, "submit", refuse)
     assert world.lives().exit_code is ExitCode.JOB_FAILED
-    assert world.sentences("failure") == ["unknown: TypeError: no such thing"]
+    (failure,) = world.sentences("failure")
+    assert failure.startswith(f"unknown: {said}")
 
 
 def test_a_stop_lets_the_job_save_and_ends_with_143(tmp_path: Path) -> None:
