@@ -153,7 +153,9 @@ def only_command(
         open_ = f"not all of its command is known before it runs (${what}, {why})"
         lacking = [one for one in row["away"] if _names(f"{what} {why}", one[0])]
         open_ += f". {no_program(*lacking[0])}" if lacking else ""
-        raise NotAloneError(f"{open_}. Put a fixed value there")
+        names = ", ".join(map(variable, command["unset"]))
+        also = f". Not set here: {names}" if names else ""
+        raise NotAloneError(f"{open_}. Put a fixed value there{also}")
     variables, rest = variables_before(whole)
     assigned = {**script.variables, **exported, **variables}
     if directory and not Path(directory).is_dir():

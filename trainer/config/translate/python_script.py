@@ -282,6 +282,9 @@ class _Script:
         remedy = f"give --reward {' '.join(specs)}"
         if any(spec.startswith(f"{self.file}:") for spec in specs):
             remedy += ". The file is imported: its training must stand below `if __name__ == …`"
+        if guarded := sorted({named(one) for one in functions} & self.source.inner):
+            remedy += f". No import finds {', '.join(guarded)}, below that line or in a function: "
+            remedy += "move it to the top of the file"
         if models:
             remedy += f". {' and '.join(models)}: serve the model, and give its URL"
         self._tell("reward_funcs", said, remedy)

@@ -20,6 +20,7 @@ CHANGES = ("append", "clear", "extend", "insert", "pop", "remove", "setdefault",
 ONLY_READ = ("dict", "list", "tuple", "len", "str", "print", "sorted", "sum", "dumps", "update")
 """Functions that change no list or dictionary that they are given."""
 BUILT = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
+BLOCKS = (ast.stmt, ast.ExceptHandler)
 
 
 class Source:
@@ -32,6 +33,8 @@ class Source:
             self.tree = ast.parse(Path(file).read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError):
             self.tree = ast.Module([], [])
+        self.inner = _inner(self.tree)
+        """Functions that an import of the file does not give."""
         self._read(typed or {})
         decide(self.tree, self.resolved)
         decided_by = self.options.used
@@ -197,6 +200,20 @@ class Source:
             yield from self.arguments(found)
         else:
             yield "", node
+
+
+def _inner(tree: ast.Module) -> frozenset[str]:
+    """Return the names of functions that stand in another one, or below `if __name__ == …`."""
+    outer: set[str] = set()
+    left: list[ast.AST] = [*tree.body]
+    while left:
+        one = left.pop()
+        if isinstance(one, FUNCTIONS):
+            outer.add(one.name)
+        elif not (isinstance(one, ast.If) and "__name__" in ast.unparse(one.test)):
+            left += [child for child in ast.iter_child_nodes(one) if isinstance(child, BLOCKS)]
+    every = {one.name for one in ast.walk(tree) if isinstance(one, FUNCTIONS)}
+    return frozenset(every - outer)
 
 
 def _binds_any(one: ast.AST) -> bool:

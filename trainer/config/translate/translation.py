@@ -54,6 +54,9 @@ AS_WITHOUT = "the same as without it"
 RUN = "/checkpoints"
 """A run directory for the check of a translation; the entrypoint gives the right one."""
 
+OF_GUIDES = frozenset({"VLLM_ATTENTION_BACKEND"})
+"""Variables that verl's guides set, and that nothing needs here."""
+
 
 def translated(command: Command) -> Translation:
     """Return the translation of a command, checked by the trainer's own parser.
@@ -81,9 +84,12 @@ def translated(command: Command) -> Translation:
             made.lost.append(f"{word}: belongs to no flag")
     if command.trainer == TRL:
         made.unseen += _of_scripts(command)
-    if command.exported:
-        names = ", ".join(command.exported)
-        made.first.append(f"{names}: set in the script; give variables to every node")
+    made.notes += (f"{one}: leave it out" for one in command.exported if one in OF_GUIDES)
+    if names := ", ".join(one for one in command.exported if one not in OF_GUIDES):
+        made.first.append(
+            f"{names}: set in the script; give every node those that a program reads, and leave "
+            "out those that the script alone uses"
+        )
     made.first += command.first
     made.needed += dict.fromkeys(command.missing.values())
     made.needed += untold(command, made)

@@ -10,6 +10,7 @@ from pathlib import Path
 from contract.files import yaml_text
 from contract.files.child_variables import RESUME_FROM
 from contract.launch import front_ends, ranks
+from contract.launch.command_lines import option_value
 from contract.launch.launcher_flags import (
     PYTHON,
     Launch,
@@ -34,6 +35,8 @@ NO_JOB = (
 THREADS = "OMP_NUM_THREADS"
 DEFAULT_FILE = Path("accelerate/default_config.yaml")
 """What `accelerate config` writes, below Hugging Face's directory."""
+COUNTS = ("num_machines", "num_processes")
+"""Of a file of `accelerate config`."""
 
 
 class TorchRun(AnyCommand):
@@ -62,7 +65,8 @@ class TorchRun(AnyCommand):
 
     def warnings(self, settings: Settings) -> Sequence[str]:
         launch = parse(settings.job)
-        return [*launch.warnings, *_warnings_of_default_file(settings, launch)]
+        of_default = _warnings_of_default_file(settings, launch)
+        return [*launch.warnings, *_warnings_of_named_file(launch), *of_default]
 
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         try:
@@ -96,6 +100,23 @@ def _no_python(settings: Settings, launch: Launch) -> str:
         f"a launcher without its path, which runs with {sys.executable}",
         Path(launch.python),
     )
+
+
+def _warnings_of_named_file(launch: Launch) -> Iterator[str]:
+    """Yield a warning if accelerate's file says how many processes run, which the roll says."""
+    file = option_value(launch.accelerate or (), "config_file")
+    try:
+        row = yaml_text.parsed(Path(file).read_text()) if file else None
+    except (OSError, ValueError):
+        return
+    named = {one: row[one] for one in COUNTS if one in row} if isinstance(row, dict) else {}
+    if named:
+        said = " and ".join(f"{name}: {count}" for name, count in named.items())
+        count = "one process for each GPU" if launch.per_node is None else "--num_processes"
+        yield (
+            f"accelerate launch: {file} has {said}, which has no effect here: the nodes of the run "
+            f"are the machines, and each has {count}"
+        )
 
 
 def _warnings_of_default_file(settings: Settings, launch: Launch) -> Iterator[str]:

@@ -108,6 +108,8 @@ def test_a_program_that_is_absent_here_is_named_with_its_line(here: Path) -> Non
     assert problem in str(ends.fault)
     untold = of(f"PATH=/none\nN=$(no-such-smi -L)\n{VERL} n=$N").said
     assert f"{lacks.format('no-such-smi')}. Put a fixed value there" in untold
+    unset = of(f"N=$(scontrol show)\n{VERL} n=$N id=$SLURM_JOB_ID").said
+    assert "Put a fixed value there. Not set here: $SLURM_JOB_ID" in unset
     beside = of(f"PATH=/none\nnvidia-smi\n{VERL} n=1")
     assert beside.warnings == ()
 

@@ -579,3 +579,30 @@ def test_estimators_have_their_names(capsys: pytest.CaptureFixture[str]) -> None
         assert translate(capsys, verl)["--advantage_estimator"] == [name]
     parted = TRL.removeprefix("trl grpo ") + " --multi_objective_aggregation normalize_then_sum"
     assert translate(capsys, parted)["--advantage_estimator"] == ["gdpo"]
+
+
+def test_a_reward_function_that_no_import_finds_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "gspo.py"
+    script.write_text(
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        "def outer(completions, **_): return [1.0]\n"
+        "if __name__ == '__main__':\n"
+        "    def inner(completions, **_): return [1.0]\n"
+        "    GRPOTrainer(model='m/m', args=GRPOConfig(), reward_funcs=[outer, inner]).train()\n"
+    )
+    _, out, err = run(capsys, str(script))
+    assert (
+        "No import finds inner, below that line or in a function: move it to the top" in out + err
+    )
+
+
+def test_variables_that_only_guides_or_the_script_need_are_left_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(f"export VLLM_ATTENTION_BACKEND=XFORMERS NCCL_DEBUG=INFO\n{VERL} {MODEL}\n")
+    _, _, err = run(capsys, str(script))
+    assert "NCCL_DEBUG: set in the script; give every node those that a program reads" in err
+    assert "VLLM_ATTENTION_BACKEND: leave it out" in err

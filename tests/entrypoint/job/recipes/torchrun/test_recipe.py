@@ -170,6 +170,17 @@ def test_the_mode_of_accelerates_default_file_is_not_dropped_without_a_word(
     assert [f"{file} chooses {mode}, " in one for one in said] == [True] * is_told
 
 
+def test_the_numbers_of_accelerates_file_are_those_of_the_roll(tmp_path: Path) -> None:
+    file = tmp_path / "zero3.yaml"
+    file.write_text("distributed_type: DEEPSPEED\nnum_machines: 2\nnum_processes: 16\n")
+    given = settings("accelerate", "launch", "--config_file", str(file), "train.py")
+    (said,) = RECIPE.warnings(given)
+    assert f"{file} has num_machines: 2 and num_processes: 16, which has no effect here" in said
+    assert said.endswith("each has one process for each GPU")
+    file.write_text("distributed_type: DEEPSPEED\n")
+    assert not RECIPE.warnings(given)
+
+
 def test_plan_says_both_what_has_no_effect_and_what_does_not_fit() -> None:
     given = settings(
         *("torchrun", "--nnodes", "2", "--nproc-per-node", "8", "train.py"),
