@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 from env import verifiers_package
 from env.environments.registry import ENVIRONMENTS
 from env.types import IN_PYTHON
+from env.user_code import defined_at
 
 METHODS: Mapping[str, int] = {"reset": 1, "step": 1, "score": 1, "close": 0}
 """Methods of an environment → arguments after self."""
@@ -116,11 +119,14 @@ def _checked(spec: str, path: Path, name: str, methods: Mapping[str, int]) -> So
     tree = _parsed(spec, path)
     if isinstance(tree, Source):
         return tree
-    if _names(tree).isdisjoint((name, "*")):
+    names = _names(tree)
+    if names.isdisjoint((name, "*")):
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
         remedy = f"It has {', '.join(classes)}" if classes else "It has no class"
         return Source(spec, path, fault=f"the file defines no {name}", remedy=remedy)
+    is_elsewhere = name not in names  # behind `import *`, or nowhere: a trial says it
     own = list(_methods(tree, methods, None if methods is AGENT_METHODS else name))
+    own = [] if is_elsewhere and methods is METHODS else own
     fault = next(_signature_faults(own, methods), "")
     warnings = tuple(_blocking(own, path, _imported(tree)))
     return Source(spec, path, fault=fault, remedy=f"Correct {path}", warnings=warnings)
@@ -251,6 +257,36 @@ def _blocking(
                     f"{name} calls {called} ({path}:{node.lineno}), which blocks all other "
                     "episodes: await what it waits for, or call it by asyncio.to_thread"
                 )
+
+
+def blocking_of(kind: type) -> list[str]:
+    """Return a sentence for each call in an environment's own methods that blocks all episodes.
+
+    A method whose source nobody has, as of an interactive Python, has none.
+    """
+    found: list[str] = []
+    for name in METHODS:
+        function = inspect.getattr_static(kind, name, None)
+        file, line = defined_at(function)
+        try:
+            text = textwrap.dedent(inspect.getsource(function))
+            (method,) = ast.parse(text).body
+        except (OSError, TypeError, SyntaxError, ValueError):
+            continue
+        if file and inspect.iscoroutinefunction(function) and isinstance(method, Method):
+            ast.increment_lineno(method, line - 1)
+            imported = _in_scope(function.__globals__)
+            found += _blocking([(f"{kind.__name__}.{name}", method)], Path(file), imported)
+    return found
+
+
+def _in_scope(names: Mapping[str, object]) -> dict[str, str]:
+    """Return the full names of the modules and functions in a namespace, as `_imported` does."""
+    full = {name: one.__name__ for name, one in names.items() if inspect.ismodule(one)}
+    for name, one in names.items():
+        if inspect.isroutine(one) and getattr(one, "__module__", None):
+            full[name] = f"{one.__module__}.{getattr(one, '__qualname__', name)}"
+    return full
 
 
 def _run_here(method: ast.AST) -> Iterator[ast.AST]:

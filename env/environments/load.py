@@ -20,7 +20,7 @@ from env.episodes.environment import Environment, EnvironmentFactory
 from env.episodes.episode import CLOSE_SECONDS, close
 from env.episodes.types import Limits
 from env.rewards.python_file import RewardFileError, load_module
-from env.user_code import Raised
+from env.user_code import Raised, offered
 from env.verifiers_package import PREFIX
 
 
@@ -52,6 +52,7 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
         if not callable(made) and not isinstance(made, Mapping):
             raise EnvironmentSpecError(
                 f"'{spec}' is not an environment: {path} has no class {name}"
+                + (f": {offered(name, module)}" if name.isidentifier() else "")
             )
     try:
         if isinstance(made, Mapping) or is_trl(made):

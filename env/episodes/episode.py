@@ -38,6 +38,7 @@ from env.episodes.types import (
 from env.images.load import ImageError
 from env.images.types import Image
 from env.types import Messages, Score, brief, finite
+from env.user_code import Raised
 
 T = TypeVar("T")
 CLOSE_SECONDS = 30.0
@@ -347,7 +348,7 @@ async def release(name: str, call: Callable[[], Awaitable[None]]) -> None:
         if limit.expired():
             logger.warning("%s took longer than %g s.", name, CLOSE_SECONDS)
         else:
-            logger.exception("%s failed.", name)
+            logger.warning("%s failed: %s.", name, Raised.of(error))
 
 
 async def contained(call: Callable[[], Awaitable[T]]) -> T:

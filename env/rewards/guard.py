@@ -84,7 +84,7 @@ def guard_each(reward: RewardFunction, ends: tuple[type[Exception], ...]) -> Rew
             reason = f"the reward function raised {type(error).__name__}: {error}"
             return [Score.failed(reason)] * len(requests)
 
-    return guarded
+    return functools.update_wrapper(guarded, reward, assigned=(), updated=())
 
 
 def with_labels(reward: RewardFunction) -> RewardFunction:

@@ -15,7 +15,7 @@ from tests.support.tiny_run import Tiny
 PROGRAM = """
 import signal, sys
 import ray
-from rollcall import Callback, CallbackError, RunError, Score, train
+from rollcall import Callback, CallbackError, ConfigError, Score, train
 
 model, prompts, run_dir = sys.argv[1:]
 flags = dict(
@@ -45,7 +45,7 @@ assert signal.getsignal(signal.SIGTERM) is handler
 try:
     ray.init(address="local", num_cpus=1, include_dashboard=False)
     train(**flags, reward=reward, max_steps=3)
-except RunError as error:
+except ConfigError as error:
     print(error)
 """
 

@@ -16,11 +16,13 @@ from rollcall import (
     ConfigError,
     Environment,
     Episode,
+    Messages,
     Reply,
     RewardRequest,
     RunError,
     Score,
     StepEnd,
+    Task,
     Turn,
     train,
 )
@@ -214,6 +216,29 @@ def test_a_reward_that_raises_for_each_row_ends_the_run_before_ray_is_asked(
     assert line_of(adds) in str(caught.value)
 
 
+def test_an_interrupt_ends_the_run_with_a_sentence_and_without_the_frames_behind_it(
+    flags: dict[str, Any], run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupts(Callback):
+        def on_step_end(self, step: StepEnd) -> None:
+            if step.step == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        train(**flags, reward="arithmetic", callbacks=[Interrupts()], max_steps=4)
+    assert (raised.value.__cause__, raised.value.__context__) == (None, None)
+    assert len(raised.traceback) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("Stopped after step ")
+    assert f"The same call resumes the run in {run_dir} from step " in said
+    assert train(**flags, reward="arithmetic", max_steps=4).steps == 4
+
+
+class GivesNothing(OneMore):
+    async def reset(self, task: Task) -> Messages:
+        return None  # type: ignore[return-value]
+
+
 class SaysDone(Environment):
     async def step(self, reply: Reply) -> Turn:
         return "done"  # type: ignore[return-value]
@@ -238,6 +263,10 @@ def test_an_environment_without_its_server_is_a_warning_of_its_argument(
     ("environment", "problem"),
     [
         (SaysDone, "environment: in an episode of each of the first 4 rows .* returned 'done'"),
+        (
+            GivesNothing,
+            "environment: in an episode .* GivesNothing.reset returned None, where",
+        ),
         (lambda: 3, "environment: makes no environment, but int"),
         (lambda label: OneMore(), "environment: cannot be made: TypeError"),
     ],

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -129,11 +130,8 @@ def join(layout: Layout) -> bool:
     of ours.
     """
     if ray.is_initialized():
-        if hidden := own_packages.hiding([str(_program_directory()), "."]):
-            raise TrainingError(
-                f"Ray's processes would import {hidden[0]} in place of Rollcall's package of that "
-                "name: call `train` without `ray.init` before it, or rename the file"
-            )
+        if hidden := hiding():
+            raise TrainingError(hidden)
         return True
     if os.environ.get("RAY_ADDRESS"):
         with _own_search_path():
@@ -141,6 +139,17 @@ def join(layout: Layout) -> bool:
     else:
         _start_local(max(layout.slots, len(os.sched_getaffinity(0))))
     return False
+
+
+def hiding() -> str:
+    """Return which module of the user's the Ray of this process would take for ours; "" if none."""
+    hidden = own_packages.hiding([str(_program_directory()), "."]) if ray.is_initialized() else []
+    if not hidden:
+        return ""
+    return (
+        f"Ray's processes would import {hidden[0]} in place of Rollcall's package of that "
+        "name: call `train` without `ray.init` before it, or rename the file"
+    )
 
 
 def _start_local(cpus: int) -> None:
@@ -153,7 +162,9 @@ def _start_local(cpus: int) -> None:
     options = {"num_cpus": cpus, "include_dashboard": False, "job_config": job_config()}
     for starts_left in reversed(range(STARTS)):
         try:
-            with _own_search_path():
+            with _own_search_path(), warnings.catch_warnings():
+                # Of a change in Ray's next versions, which is nothing that a user of ours decides.
+                warnings.filterwarnings("ignore", "Tip: In future versions of Ray", FutureWarning)
                 ray.init(address="local", _temp_dir=str(home / ray_home.NAME), **options)
             return
         except Exception as error:

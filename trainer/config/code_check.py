@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -51,6 +52,8 @@ TOLD_SECONDS = 2.0
 """Time after which it is told that the code still runs."""
 PRINTED = 3
 """Lines of the code's own output that are shown."""
+BEGIN_SECONDS = 120.0
+"""Longest time until the process begins with the user's code."""
 GRACE_SECONDS = 5.0
 """Time for the process to say where it hangs, before it is ended."""
 OTHER_FORM = re.compile(r"string indices|expected string|'(list|str|dict)' object|\bnot \"?list")
@@ -125,9 +128,9 @@ def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
 
     for spec in rewards_of(config):
         flag = f"{config.reward_flag_name} {spec}"
-        flag = code_findings.REWARD_OF_PYTHON if spec == IN_PYTHON else flag
         try:
             reward = reward_function(spec)
+            flag = _in_python(reward) if spec == IN_PYTHON else flag
         except RewardSpecError as error:
             trouble = unloaded(flag, error, error.raised)
             problem = shown(_of_file(flag, error.problem))
@@ -137,6 +140,20 @@ def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
             problem = f"it was loaded and not run: no row of {config.prompt_data} is on this disk"
             yield Trouble(flag, problem, refuses=False)
         yield from _scored(flag, spec, reward, prompts[:ROWS])
+
+
+def _in_python(reward: RewardFunction) -> str:
+    """Return how messages name a reward of this process: by its function, unless it is a sum."""
+    code = _code_of(reward)
+    if not defined_at(code)[0]:
+        return code_findings.REWARDS_OF_PYTHON
+    return f"{code_findings.REWARD_OF_PYTHON}{getattr(code, '__name__', type(code).__name__)}"
+
+
+def _code_of(reward: RewardFunction) -> object:
+    """Return the user's function behind a reward, or what sums several."""
+    found = inspect.unwrap(reward)
+    return getattr(found, "code", found)
 
 
 def combination_of(config: Config) -> str:
@@ -261,7 +278,7 @@ def _scored(
             errors += [score.error] if not (score.ok or score.raised) else []
             impossible += score.not_finite
     if prompts and len(errors) == 2 * len(prompts):
-        file, line = defined_at(getattr(inspect.unwrap(reward), "code", None))
+        file, line = defined_at(_code_of(reward))
         place = f" ({file}:{line})" if file else ""
         problem = f"it scores none of {rows}: {shown(errors[0])}{place}"
         # None says that it does not judge a completion. A label that is an object may be the cause:
@@ -348,7 +365,8 @@ def in_process(
                 code: int | None = _waited(process, told)
                 if code is None:
                     tell(f"waiting for {flag} on the first {ROWS} rows, at most {seconds:g} s")
-                    code = _waited(process, seconds + GRACE_SECONDS - told)
+                    _wait_for_begin(process, results)
+                    code = _waited(process, seconds + GRACE_SECONDS)
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # with all that the code has started
@@ -359,6 +377,16 @@ def in_process(
             found.append(_unfinished(flag, code, seconds, last[-1:]))
         lines = tuple(map(shown, _lines(printed)[:PRINTED]))
     return replace(of([one for one in found if one is not None]), printed=lines)
+
+
+def _wait_for_begin(process: subprocess.Popen[bytes], results: Path) -> None:
+    """Wait until the process has imported its packages and opens its file: no code of the user's.
+
+    On a busy machine that takes longer than the code.
+    """
+    end = time.monotonic() + BEGIN_SECONDS
+    while not results.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:

@@ -30,8 +30,9 @@ class Tried:
         return f"{brief(self.completion)} → {score}"
 
 
-REWARD_OF_PYTHON = "the function of reward="
-"""Stands for the flag and its value of a reward function of this process."""
+REWARD_OF_PYTHON = "reward="
+"""Stands for the flag of a reward function of this process; its name is behind it."""
+REWARDS_OF_PYTHON = "the functions of reward="
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Trouble:
     """Something that is wrong with a user's code, or that could not be tried."""
 
     flag: str
-    """The flag and its value; or REWARD_OF_PYTHON."""
+    """The flag and its value; or REWARD_OF_PYTHON with a name; or REWARDS_OF_PYTHON."""
     problem: str
     place: str = ""
     """FILE:LINE of the user's code; empty if unknown."""
@@ -57,16 +58,19 @@ class Trouble:
     @property
     def argument(self) -> str:
         """Return the name of the flag, without dashes."""
-        return "reward" if self.flag == REWARD_OF_PYTHON else self.flag.split()[0].lstrip("-")
+        in_python = self.flag.startswith((REWARD_OF_PYTHON, REWARDS_OF_PYTHON))
+        return "reward" if in_python else self.flag.split()[0].lstrip("-")
 
     def __str__(self) -> str:
         said = f"{self.flag}: {self.problem}"
-        if not self.refuses:
-            return said
+        return f"{ended(said)} {self.advice(self.place)}" if self.refuses else said
+
+    def advice(self, place: str) -> str:
+        """Return what to do; `place` names what is to be corrected."""
         if self.remedy:
-            return f"{ended(said)} {self.remedy}"
+            return self.remedy
         install = f"Install {self.package}, or correct" if self.package else "Correct"
-        return f"{ended(said)} {install} {self.place or 'the code'}"
+        return f"{install} {place or 'the code'}"
 
 
 Found = Tried | Trouble

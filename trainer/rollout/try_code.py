@@ -6,6 +6,7 @@ What it finds is written to the file RESULTS (`trainer.config.code_findings`). R
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 import threading
@@ -48,7 +49,7 @@ from trainer.rollout.prompts import load_codec
 from trainer.types import TrainingError, UserFormulaError
 
 UNSCORED = "its episode has no score, and there is no reward beside it"
-SCORED = "Give it a method `score`, rewards of its turns, or --remote_rm_url"
+SCORED = "Give it a method `score` or rewards of its turns, or give --remote_rm_url"
 BELOW_MAIN = (
     'Put what trains or serves below `if __name__ == "__main__":`, so that the file can be imported'
 )
@@ -58,15 +59,15 @@ def main(argv: Sequence[str]) -> int:
     """Try the code of the flags; see the module."""
     file, seconds, words = Path(argv[0]), float(argv[1]), argv[2:]
     config = parse(words, incomplete=True, absent=True)
-    with file.open("w") as results:
-        try:
-            prompts = job_checks.first_rows(config)
-        except PromptError:  # `data_faults` says it
-            prompts = []
-        texts = None
-        if code_check.environment_of(config):
-            with suppress(Exception):  # `try_environment` raises it again, after the rewards
-                texts = _texts(config)
+    try:
+        prompts = job_checks.first_rows(config)
+    except PromptError:  # `data_faults` says it
+        prompts = []
+    texts = None
+    if code_check.environment_of(config):
+        with suppress(Exception):  # `try_environment` raises it again, after the rewards
+            texts = _texts(config)
+    with file.open("w") as results:  # which tells who waits that the time begins
         _watch(results, seconds, config)
         for one in chain(
             code_check.try_rewards(config, prompts), code_check.try_combination(config)
@@ -155,8 +156,14 @@ def try_environment_here(
     agent = config.episodes.agent_func_path
     texts = _texts(config) if not agent or Path(config.pretrain).is_dir() else None
     others = frozenset(sys._current_frames())
-    running = in_background("environment", lambda: [*try_environment(config, prompts, texts)])
-    wait([running], seconds)
+    closing = logging.getLogger("env.episodes.episode")
+    once = _Once()
+    closing.addFilter(once)
+    try:
+        running = in_background("environment", lambda: [*try_environment(config, prompts, texts)])
+        wait([running], seconds)
+    finally:
+        closing.removeFilter(once)
     if running.done():
         return running.result()
     place, _ = _users_line(others)
@@ -164,6 +171,20 @@ def try_environment_here(
     problem = f"it has not ended after {seconds:g} s{at}, so it was not tried to its end"
     problem += code_check.while_busy()
     return [Trouble(code_check.environment_of(config), problem, place, refuses=False)]
+
+
+class _Once(logging.Filter):
+    """Leaves out lines that were logged before: each of the trials closes its environment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        is_new = said not in self._seen
+        self._seen.add(said)
+        return is_new
 
 
 def _unscored(flag: str, attempt: Attempt) -> Trouble:

@@ -17,7 +17,9 @@ from contract.durations import counted
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import explain
 from contract.options import ConfigError, Fault
+from contract.progress import Progress
 from contract.run_dir import RunFiles
+from env.environments.environment_file_check import blocking_of
 from trainer.config.config import Config
 from trainer.config.job_checks import finished_steps, missing_packages
 from trainer.config.parse import parse_all
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from contract.progress import Progress
     from env.episodes.environment import Environment
     from env.types import Prompt, RewardFunction
     from trainer.checkpoint.writer import RunState
@@ -135,6 +136,7 @@ def train(
     all faults; CallbackError if a callback raises; RunError for any other error that a user can
     fix.
     """
+    state = None
     with ExitStack() as stack:
         words, config = _checked(stack, reward, environment, callbacks, flags)
         if told := finished.of(config):
@@ -149,12 +151,17 @@ def train(
                 state = run.run(config, callbacks, python_arguments.in_python)
         except CallbackError:
             raise
+        except KeyboardInterrupt:  # raised again below, without the frames of Ray
+            pass
         except Exception as error:
             if (code := run.exit_code(error)) is not None:
                 raise _of_run(error, code) from error
             if isinstance(error, OSError) and config.has(error.filename):
                 raise _of_disk(error) from error
             raise
+    if state is None:
+        print(_interrupted(config), file=sys.stderr, flush=True)
+        raise KeyboardInterrupt
     if state.step == before > 0:
         _warn_of_nothing(config, before)
     return _result(config, state)
@@ -177,6 +184,18 @@ def _warn_of_nothing(config: Config, before: int) -> None:
     _warn(NOTHING_TRAINED.format(run=config.files.root, steps=counted(before, "step")))
 
 
+def _interrupted(config: Config) -> str:
+    """Return after which step an interrupt has ended the run, and what the same call does then."""
+    run, told = config.files.root, Progress.read(config.files.progress)
+    if told is None or not told.step:
+        return f"Stopped before the end of step 1. The same call begins the run in {run} again."
+    if not told.checkpoint:
+        follows = f"No checkpoint is in {run} yet: the same call begins with step 1 again"
+    else:
+        follows = f"The same call resumes the run in {run} from step {told.checkpoint}"
+    return f"Stopped after step {told.step}. {follows}."
+
+
 def _checked(
     stack: ExitStack,
     reward: Reward | Sequence[Reward] | None,
@@ -189,8 +208,8 @@ def _checked(
     Rows of this process are written to the run directory once all checks have passed. Objects have
     their names until the stack ends. Raises ConfigError, and RunError if the disk fails.
     """
-    if why := missing_packages():
-        raise ConfigError([Fault("", None, why, "")])
+    if why := missing_packages() or _hiding():
+        raise python_arguments.of_run(why)
     wrong = [*faults(callbacks), *python_arguments.faults(reward, environment, flags)]
     at_fault = {one.path for one in wrong}
     own = {"reward": reward, "environment": environment}
@@ -206,14 +225,16 @@ def _checked(
     except OSError as error:
         raise _of_disk(error) from error
     meant = set(python_arguments.meant_by(at_fault))
+    if "environment" in at_fault and reward is None:  # it may score, once it is the right one
+        meant.add("remote_rm_url")
     wrong += [
         python_arguments.in_place(python_arguments.as_argument(one), moves)
         for one in found
         if meant.isdisjoint(python_arguments.mentioned(one))
     ]
     if wrong:
-        raise ConfigError(wrong)
-    for warning in parsed.config.warnings:
+        raise ConfigError(list(dict.fromkeys(wrong)))
+    for warning in [*parsed.config.warnings, *_blocking(environment)]:
         _warn(python_arguments.in_python(warning))
     if refused := try_code(parsed.config, words, _try_environment, python_arguments.in_python):
         raise python_arguments.of_code(refused)
@@ -227,6 +248,20 @@ def _checked(
     placed = {one: moves.get(at, at) if isinstance(at, Path) else at for one, at in given.items()}
     words = to_words(placed)
     return words, parse_all(words).config
+
+
+def _hiding() -> str:
+    """Return why the Ray that this process is in cannot be used; "" if it is in none."""
+    if "ray" not in sys.modules:
+        return ""
+    from trainer.cluster import placement
+
+    return placement.hiding()
+
+
+def _blocking(environment: object) -> Sequence[str]:
+    """Return where a class of this process blocks; the check of flags reads that of a file."""
+    return blocking_of(environment) if isinstance(environment, type) else ()
 
 
 def _try_environment(config: Config, prompts: Sequence[Prompt]) -> Sequence[Found]:

@@ -37,6 +37,7 @@ REWARD_KINDS = (
     "A function takes a list of requests, or (completions, **columns), or "
     "(queries, prompts, labels), or (data_source, solution_str, ground_truth, extra_info)"
 )
+RUN_DIR_REMEDY = 'Give a directory, such as run_dir="run"; the run saves what it makes there'
 ENVIRONMENT_REMEDY = "Give an environment's name, a class, or a function that makes one"
 VALUE_REMEDY = "Give a text, a number, a path, True or False, or a list of these"
 JSON_REMEDY = "Give texts, numbers, lists and dictionaries, as JSON has them"
@@ -44,6 +45,10 @@ DATA_REMEDY = (
     "Give a path, a data set of the hub, or rows: a list of dictionaries, a datasets.Dataset or a "
     "DataFrame"
 )
+SENTENCE = re.compile(
+    r"--(?P<flag>\w+)(?: (?P<value>[^\s:]+))?: (?P<problem>.+?)\. (?P<remedy>[A-Z].+)", re.DOTALL
+)
+"""A sentence that tells a fault of a flag, and what to do."""
 DATA = ("prompt_data", "eval_dataset")
 """Flags whose value may be rows of this process."""
 TABLES: Mapping[tuple[str, str], Callable[[Any], Sequence[Mapping[str, Any]]]] = {
@@ -110,7 +115,10 @@ def _of_function(function: Callable[..., Any]) -> Iterator[Fault]:
 
 def _of_environment(environment: object) -> Iterator[Fault]:
     if not (isinstance(environment, str) or callable(environment)):
-        yield Fault("environment", None, _kind(environment), ENVIRONMENT_REMEDY)
+        kind = type(environment)
+        is_one = callable(getattr(kind, "reset", None))
+        remedy = f"Give the class, {kind.__name__}" if is_one else ENVIRONMENT_REMEDY
+        yield Fault("environment", None, _kind(environment), remedy)
     elif isinstance(environment, type):
         yield from _of_class(environment)
 
@@ -210,8 +218,8 @@ def _remedy(name: str, value: Any) -> str:
         splits = list(value) if isinstance(value, Mapping) else []
         is_split = splits and _is_table(value[splits[0]])
         return f"Give one of its splits: {', '.join(splits)}" if is_split else DATA_REMEDY
-    if callable(value) and set(_fields(name)) & set(_fields("reward")):
-        return "Give a function by reward="
+    if callable(value) and {*_fields(name)} & {*_fields("reward"), "remote_rm_url"}:
+        return "Give it as reward="
     takes_function = [flags_of(Config)[one].about.or_function for one in aliases(Config)[name]]
     if callable(value) and any(takes_function):
         return "Give the function as a text, FILE.py:NAME"
@@ -328,6 +336,7 @@ def in_python(said: str) -> str:
     """Return a sentence with flags as the arguments that they are."""
     known = aliases(Config)
     said = said.replace(f"--environment {IN_PYTHON}", "--environment")
+    said = said.replace("give --remote_rm_url", "give reward")
     return DASHED.sub(lambda one: one[1] if one[1] in known or one[1] in OWN else one[0], said)
 
 
@@ -353,6 +362,10 @@ def as_argument(fault: Fault) -> Fault:
     if isinstance(fault, MissingFlag) and fault.path == "--remote_rm_url":
         more = "Or give reward_pretrain, or an environment that scores"
         return Fault("reward", None, "is required", f"{REWARD_REMEDY}. {more}")
+    if isinstance(fault, MissingFlag) and fault.path == "--run_dir":
+        return Fault("run_dir", None, fault.problem, RUN_DIR_REMEDY)
+    if not fault.path:
+        return of_sentence(fault.problem)
     remedy = "docs/flags.md lists the arguments" if fault.remedy == SEE_HELP else fault.remedy
     path, problem, remedy = map(in_python, (fault.path, fault.problem, remedy))
     return replace(fault, path=path, problem=problem, remedy=remedy)
@@ -360,14 +373,32 @@ def as_argument(fault: Fault) -> Fault:
 
 def of_code(refused: Iterable[Trouble]) -> ConfigError:
     """Return the error of what is wrong with a user's code."""
-    return ConfigError([Fault(one.argument, None, in_python(str(one)), "") for one in refused])
+    return ConfigError(list(map(_of_trouble, refused)))
+
+
+def _of_trouble(trouble: Trouble) -> Fault:
+    flag, _, value = trouble.flag.partition(" " if trouble.flag.startswith("--") else "=")
+    place = "this line" if f"({trouble.place})" in trouble.problem else trouble.place
+    problem, remedy = map(in_python, (trouble.problem, trouble.advice(place)))
+    if flag.startswith("--"):
+        given = None if value == IN_PYTHON else value or None
+        return Fault(trouble.argument, given, problem, remedy)
+    return Fault(trouble.argument, None, f"{value}: {problem}" if value else problem, remedy)
 
 
 def of_run(sentence: str) -> ConfigError:
-    """Return the error of a run's last sentence, which alone says what is wrong.
+    """Return the error of a run's last sentence, which alone says what is wrong."""
+    return ConfigError([of_sentence(sentence)])
 
-    Its path is the first argument in the sentence.
+
+def of_sentence(sentence: str) -> Fault:
+    """Return the fault that a whole sentence tells. Its path is the first argument in it.
+
+    `--flag VALUE: PROBLEM. REMEDY` has all parts; of any other sentence, all is the problem.
     """
+    if whole := SENTENCE.fullmatch(sentence):
+        problem, remedy = map(in_python, (whole["problem"], whole["remedy"]))
+        return Fault(whole["flag"], whole["value"], problem, remedy)
     first = re.search(r"--([A-Za-z_][\w.]*)|\b(reward|environment)=", sentence)
     path = (first[1] or first[2]) if first else ""
-    return ConfigError([Fault(path, None, in_python(sentence), "")])
+    return Fault(path, None, in_python(sentence), "")

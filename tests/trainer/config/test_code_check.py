@@ -368,10 +368,9 @@ def test_functions_of_this_process_are_tried_in_it(
         config = config_of(tiny, run_dir, IN_PYTHON)
         (fault,) = whole_job.try_code(config, [])
     assert fault.argument == "reward"
-    said = str(fault)
-    assert said.startswith("the function of reward=: for each of the first 4 rows, ")
-    assert "it fails: no list of rewards in 1.0" in said
-    assert f"{Path(__file__).name}:" in said
+    assert str(fault).startswith("reward=wrong: for each of the first 4 rows, ")
+    assert "it fails: no list of rewards in 1.0" in fault.problem
+    assert f"{Path(__file__).name}:" in fault.problem
     assert capfd.readouterr().err == ""
 
 
