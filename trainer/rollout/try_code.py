@@ -64,6 +64,8 @@ def main(argv: Sequence[str]) -> int:
     except PromptError:  # `data_faults` says it
         prompts = []
     texts = None
+    with suppress(Exception):  # as below
+        code_check.rewards_of(config)  # imports what calls them
     if code_check.environment_of(config):
         with suppress(Exception):  # `try_environment` raises it again, after the rewards
             texts = _texts(config)
