@@ -100,6 +100,8 @@ LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 END_OF_LINE = re.compile(r"\r\n|\r|\n")
 USER = re.compile(r"[^/\s@]*@")
 WORD = re.compile(r"[A-Za-z0-9]")
+UNWRITTEN = "a1b2c3d4"
+"""Stands for the value of an option that ends the text."""
 PROSE = re.compile(r"[,;]?[ ]+[A-Za-z]")
 """Matches what follows a word that is no value."""
 RANDOM = re.compile(r"(?=[^A-Za-z]*[A-Za-z])(?=[^0-9]*[0-9])[!-~]{16,}")
@@ -229,7 +231,7 @@ def _suspects(text: str, secrets: Iterable[str]) -> Iterator[int]:
 def begins_value(text: str) -> int | None:
     """Return where a secret option begins whose value may go on after the text; None: nowhere."""
     for quote in ("", "'", '"'):
-        more = f"{quote}{MASK}"
+        more = f"{quote}{UNWRITTEN}"
         for value in _secret_values(text + more):
             if value.end == len(text + more):
                 return value.option

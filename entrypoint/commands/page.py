@@ -75,7 +75,7 @@ def _open_head(settings: Settings, options: argparse.Namespace, job: str = "") -
 def _open_kept(settings: Settings, options: argparse.Namespace) -> int:
     """Serve the page of run directories until Ctrl-C. Raises NoAnswerError and OSError."""
     if options.control or options.key:
-        sentence = "--control and --key are of a head's page: what is read from RUN has no control"
+        sentence = "`--control` and `--key` are of a head's page: a RUN that is read has none"
         raise NoAnswerError(sentence, ExitCode.USAGE)
     if why := packages.lacking("open"):
         raise NoAnswerError(why, ExitCode.USAGE)
