@@ -113,7 +113,7 @@ def meeting(
     if met:
         group.restart(range(RANKS))
     met.append(group)
-    assert group.wait_started(120)
+    assert group.wait_started(300)
     group.call_ranks(Member.meet, BEFORE).result()
     told.clear()
     return group
