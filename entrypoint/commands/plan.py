@@ -222,12 +222,10 @@ def _job_row(
         of_job = recipes.warnings(recipe, placed)
     except FilesGoneError as gone:  # a file that is still being written
         return dict(faults=(Fault("job", None, str(gone), ""),), warnings=warnings, **known)
-    return dict(
-        faults=_layout_faults(placed, other),
-        layout=placed.layout,
-        warnings=[*warnings, *of_job, *plan_layout.short_of_memory(placed.layout)],
-        **known,
-    )
+    faults = _layout_faults(placed, other)
+    is_refused = any(fault.path == plan_verdict.MEMORY for fault in faults)
+    short = () if is_refused else plan_layout.short_of_memory(placed.layout)
+    return dict(faults=faults, layout=placed.layout, warnings=[*warnings, *of_job, *short], **known)
 
 
 def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
@@ -290,7 +288,9 @@ def _nodes(settings: Settings, head: Head, other: PlannedNodes) -> Sequence[Node
 
 def _layout_faults(placed: PlacedJob, other: PlannedNodes) -> tuple[Fault, ...]:
     settings = placed.settings
-    if not placed.lacking and (above := plan_layout.certainly_above(placed.layout)):
+    is_known = other != LIKE_THIS_ONE or not settings.expected_workers  # workers are not seen yet
+    above = plan_layout.certainly_above(placed.layout) if is_known else ""
+    if above and not placed.lacking:
         assert placed.layout is not None
         elsewhere = f"; {OTHER_NODES}" if other == LIKE_THIS_ONE else ""
         remedy = f"{plan_layout.remedy(placed.layout)}{elsewhere}"

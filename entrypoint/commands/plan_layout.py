@@ -150,7 +150,7 @@ def short_of_memory(layout: Mapping[str, Any] | None) -> list[str]:
         if pool.get("memory_bytes") and (pool["peak_bytes"] or 0) > pool["memory_bytes"]
     ]
     node = layout.get("on_cpus")
-    if node and _is_above(node, "need_bytes") and not certainly_above(layout):
+    if node and _is_above(node, "need_bytes"):
         need, has = gib(node["need_bytes"]), gib(node["memory_bytes"])
         short = f"by the estimate, {node['node']} needs {need} or more, and has {has}"
         found.append(f"{short}, if samples are as long as flags allow. {remedy(layout)}")
