@@ -222,7 +222,7 @@ def _job_row(
         of_job = recipes.warnings(recipe, placed)
     except FilesGoneError as gone:  # a file that is still being written
         return dict(faults=(Fault("job", None, str(gone), ""),), warnings=warnings, **known)
-    faults = _layout_faults(placed, other)
+    faults = _layout_faults(placed, head, other)
     is_refused = any(fault.path == plan_verdict.MEMORY for fault in faults)
     short = () if is_refused else plan_layout.short_of_memory(placed.layout)
     return dict(faults=faults, layout=placed.layout, warnings=[*warnings, *of_job, *short], **known)
@@ -286,9 +286,9 @@ def _nodes(settings: Settings, head: Head, other: PlannedNodes) -> Sequence[Node
     return nodes
 
 
-def _layout_faults(placed: PlacedJob, other: PlannedNodes) -> tuple[Fault, ...]:
+def _layout_faults(placed: PlacedJob, head: Head, other: PlannedNodes) -> tuple[Fault, ...]:
     settings = placed.settings
-    is_known = other != LIKE_THIS_ONE or not settings.expected_workers  # workers are not seen yet
+    is_known = other != LIKE_THIS_ONE or not head.expected_workers  # workers are not seen yet
     above = plan_layout.certainly_above(placed.layout) if is_known else ""
     if above and not placed.lacking:
         assert placed.layout is not None
