@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 LARGEST = 1_000_000
@@ -76,3 +76,15 @@ def _check_printable(node: Any) -> None:
     except UnicodeEncodeError:
         line = node.start_mark.line + 1
         raise NotYamlError(f"has an incomplete Unicode character in line {line}") from None
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `below` with the keys of `above`, which count more, at every depth."""
+    made = dict(below)
+    for key, value in above.items():
+        under = made.get(key)
+        if isinstance(value, Mapping) and isinstance(under, Mapping):
+            made[key] = merged(under, value)
+        else:
+            made[key] = value
+    return made

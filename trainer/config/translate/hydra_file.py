@@ -124,7 +124,7 @@ def _composed(name: str, places: Sequence[Path], above: Sequence[str]) -> dict[s
         if part == VERLS_OWN:
             continue
         more = own if part == "_self_" else _composed(part, places, [*above, name])
-        made = _merged(made, more)
+        made = yaml_text.merged(made, more)
     return made
 
 
@@ -132,17 +132,6 @@ def _is_for_hydra(part: Any) -> bool:
     """Return whether an item of `defaults` sets up Hydra itself."""
     names = part if isinstance(part, dict) else [part]
     return all(str(name).removeprefix("override ").startswith("hydra/") for name in names)
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    made = dict(below)
-    for key, value in above.items():
-        under = made.get(key)
-        if isinstance(value, Mapping) and isinstance(under, Mapping):
-            made[key] = _merged(under, value)
-        else:
-            made[key] = value
-    return made
 
 
 def _flat(keys: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from contract.files import yaml_text
 from contract.options import did_you_mean, nearest
 from entrypoint.job.recipes.verl.command_line import OVERRIDE
 
@@ -211,18 +212,7 @@ def _composed(row: dict[str, Any], places: Sequence[Path], package: Path) -> dic
         more = own if part == "_self_" else _loaded(places, part, package)
         if more is None:
             return None
-        made = _merged(made, more)
-    return made
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    made = dict(below)
-    for key, value in above.items():
-        under = made.get(key)
-        if isinstance(value, Mapping) and isinstance(under, Mapping):
-            made[key] = _merged(under, value)
-        else:
-            made[key] = value
+        made = yaml_text.merged(made, more)
     return made
 
 
