@@ -14,15 +14,18 @@ NAMED_SECRET = "SECRET"
 """Stands for a secret in a command that a person is to copy; it is not masked itself."""
 NAMES = (
     r"(?<!rollcall_tls_)key|token|secret|password|passwd|passphrase|webhook(?:_url)?"
-    r"|(?<![A-Za-z])(?:pass|creds?|credentials?|auth)|(?<=[_-])pwd"
+    r"|(?<![A-Za-z])(?:(?:ssh)?pass|passcode|pat|jwt|creds?|credentials?|auth)|(?<=[_-])pwd"
     r"|api[_-]?keys|(?:api|auth|access|hf)[_-]tokens"
 )
-"""Matches the end of a secret's name. A word such as `compass` is none, and ROLLCALL_TLS_KEY is a
-file's path."""
+"""Matches the end of a secret's name. A word such as `compass` or `compat` is none, and
+ROLLCALL_TLS_KEY is a file's path."""
 SECRET_NAME = re.compile(rf"(?:{NAMES}|OTLP_(?:[A-Z]+_)?HEADERS)$", re.IGNORECASE)
 OPTION = rf"[\w.+/-]*(?:{NAMES}|use_wandb)"
-LABEL = rf"[\w.+/-]*(?:(?<=[_.-])(?:{NAMES})|password|passwd|passphrase|apikey)"
-"""Name of a header, or of a value in YAML."""
+LABEL = (
+    rf"[\w.+/-]*(?:(?<=[_.-])(?:{NAMES})|password|passwd|passphrase|apikey"
+    r"|(?<![\w.+/-])(?:credentials|api[_-]keys|(?-i:AUTH|JWT|PAT|SECRET|TOKEN)))"
+)
+"""Name of a header, or of a value in YAML. `token: …` alone may be prose."""
 SHORT = "(?-i:[pu])"
 """Letters of options that mean a password, or a user with one, to many programs."""
 QUOTE = r"""\\*["']"""

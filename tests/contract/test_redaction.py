@@ -60,6 +60,16 @@ NAMED = (
         ("run -p 80:80/tcp -p out/x -u me -p -v", "run -p 80:80/tcp -p out/x -u me -p -v"),
         ("srun -p gpu ['pytest', '-p', 'no:x']", "srun -p gpu ['pytest', '-p', 'no:x']"),
         ("PWD=/abcd/e OLDPWD=/abcd", "PWD=/abcd/e OLDPWD=/abcd"),
+        ("GH_PAT=abcd --gh-pat abcd", f"GH_PAT={MASK} --gh-pat {MASK}"),
+        ("export PAT='a b' SSHPASS=abcd x", f"export PAT={MASK} SSHPASS={MASK} x"),
+        ("DB_PASSCODE=abcd CI_JWT=abcd", f"DB_PASSCODE={MASK} CI_JWT={MASK}"),
+        ("GH_PAT: ab12cd", f"GH_PAT: {MASK}"),
+        ("  PAT: 'ab12cd'\n  credentials: ab12cd", f"  PAT: {MASK}\n  credentials: {MASK}"),
+        ("TOKEN: ab12cd, the token: ab12cd", f"TOKEN: {MASK}, the token: ab12cd"),
+        ("PATH=/abcd PATTERN=abcd", "PATH=/abcd PATTERN=abcd"),
+        ("--patience 5 --path abcd --compat abcd", "--patience 5 --path abcd --compat abcd"),
+        ("PASS: ab12cd, compat: ab12cd", "PASS: ab12cd, compat: ab12cd"),
+        ("MAX_TOKENS=1024 --tokenizer abcd", "MAX_TOKENS=1024 --tokenizer abcd"),
         ("Authorization: Bearer abcd", f"Authorization: Bearer {MASK}"),
         ("AUTHORIZATION: BEARER abcd", f"AUTHORIZATION: BEARER {MASK}"),
         ("authorization: basic dTpw", f"authorization: basic {MASK}"),
@@ -230,6 +240,7 @@ PARTS = (
     *("\n", "\r", "\r\n", "https://me:pw@host/", "ssh://git@host", "://", "@", "x@y"),
     *("Bearer abcdefghijklmnopqrst", "hooks.slack.com/services/T0/B0/x", "task-3", "ſecret=", "İ"),
     *("X-Api-Key:", "HF_TOKEN: ", "Authorization:", "token ", "wandb login ", "?sig=", "ab12cd"),
+    *("GH_PAT=", "PAT: ", "compat: ", "credentials: "),
     *("\u212aey=abc", "tokens/s", "eos_token=1", "ü", "\u2028", "rollcall-page-" + "0" * 48),
 )
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=12).map("".join)
@@ -259,7 +270,18 @@ def test_output_that_comes_in_any_pieces_is_masked_as_the_whole(
     assert path.read_bytes() == redact_lines(whole.decode(), [SECRET]).encode()
 
 
-WORDS = ("key", "TOKEN", "_PASS", "-pass", "creds", "_CREDENTIALS", "auth", "-auth", "bypass")
+WORDS = (
+    "key",
+    "TOKEN",
+    "_PASS",
+    "-pass",
+    "creds",
+    "_CREDENTIALS",
+    "auth",
+    "-auth",
+    "bypass",
+    "_PAT",
+)
 FORMS = ("--{}{} {}", "{}{}={}", '"{}{}": "{}"', "Authorization: Bearer {2}", "x {0}{1} basic {2}")
 
 
