@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from contract.launch.log_lines import ERROR_OF_RANK, LONGEST_WORDS
+from contract.launch.log_lines import ERROR_OF_RANK, LONGEST_WORDS, ended_rank
 from entrypoint.job.failures.classes import Evidence
 from entrypoint.job.failures.error_lines import OF_PEERS, ErrorLines, may_be_error, points_elsewhere
 from entrypoint.job.failures.tracebacks import Line, Part, Tracebacks, in_a_panel
@@ -29,6 +29,9 @@ RANK = re.compile(r"\[rank\d+\]: ?$")
 """Prefix of an exception that nothing has caught in a process with torch.distributed."""
 NOISE = re.compile(r"^wandb:|^ {4}|^[│╭╰]")
 """Lines that never end a job: a logger's own trouble, source code quoted in a traceback."""
+DEEPSPEED_END = re.compile(r"\] exits with return code = (-\d+)$")
+"""Ends what DeepSpeed's launcher says of a rank that a signal has ended."""
+LOCAL_RANK = re.compile(r"--local_rank=\d+")
 
 NO_ERROR = re.compile(
     r"^\s|^wandb:|^[│╭╰]|^(?:\S+:\s*)?(?i:warning|info|debug)\b|\w+Warning: |^\[?[IW]\d{4}"
@@ -81,6 +84,8 @@ class EvidenceLog:
 
     def read(self, line: str) -> None:
         speaker, text, address = spoken(line)
+        if died := DEEPSPEED_END.search(text):
+            text = _killed(text, int(died[1]))
         said = self._said(speaker, text)
         is_new = self._read_relayed(said) if speaker else self._read_own(said)
         failure = self._hint(line) or _failure_in(said.text)
@@ -218,6 +223,13 @@ def spoken(line: str) -> tuple[str, str, str | None]:
     if match is None:
         return "", text, None
     return match[0], text[match.end() :], match["ip"]
+
+
+def _killed(told: str, code: int) -> str:
+    """Return the end of a rank by a signal, of which DeepSpeed's launcher told the code."""
+    rank = LOCAL_RANK.search(told)
+    node, _, _ = told.partition(": [") if told[0] != "[" else ("", "", "")  # pdsh's prefix
+    return ended_rank(f"rank {rank[0]}" if rank else "rank", node or "this node", code)
 
 
 def _failure_in(text: str) -> FailureClass | None:
