@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import yaml_text
+from contract.launch.hydra import MORE, NAME, OPTIONS, PATH
 from trainer.config.translate.command import VERL
 from trainer.config.translate.config_file import texts
 from trainer.config.translate.rows import UNSET, Command, is_default
 from trainer.config.translate.verl import VERL as TABLE
 
-NAME, PATH, MORE = "--config-name", "--config-path", "--config-dir"
-LONG = {"-cn": NAME, "-cp": PATH, "-cd": MORE} | {name: name for name in (NAME, PATH, MORE)}
 VERLS_OWN = "ppo_trainer"
 """The configuration of main_ppo, whose values the table has."""
 OF_HYDRA = ("defaults", "hydra")
@@ -70,12 +69,12 @@ def _joined(words: Sequence[str]) -> tuple[str, ...]:
     left = list(words)
     while left:
         option, equals, value = left.pop(0).partition("=")
-        if option not in LONG:
+        if option not in OPTIONS:
             made.append(option + equals + value)
             continue
         if not equals and left:
             value = left.pop(0)
-        made.append(f"{LONG[option]}={value}")
+        made.append(f"{OPTIONS[option]}={value}")
     return tuple(made)
 
 

@@ -6,6 +6,8 @@ import ast
 import operator
 from collections.abc import Callable, Iterator
 
+from trainer.config.translate.python_arithmetic import MOST_DEPTH
+
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ClassDef)
 LOOPS = (
@@ -25,7 +27,6 @@ OPEN: dict[type[ast.AST], tuple[str, ...]] = {
 """Parts of the syntax → their fields that run not at all, once, or often."""
 Block = tuple[ast.AST, str]
 Look = Callable[[ast.expr], ast.expr]
-MOST_DEPTH = 20
 COMPARISONS: dict[type[ast.cmpop], Callable[[object, object], object]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,

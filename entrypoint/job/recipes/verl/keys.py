@@ -14,18 +14,12 @@ from typing import Any
 import yaml
 
 from contract.files import yaml_text
+from contract.launch.hydra import MORE, NAME, OPTIONS, PATH
 from contract.options import did_you_mean, nearest
 from entrypoint.job.recipes.verl.command_line import OVERRIDE
 
 ENGINE = "model_engine"
 """The only choice of parts that has generated files of its own."""
-NAME, PATH, MORE = "name", "path", "more"
-OPTIONS = {
-    **dict.fromkeys(("--config-name", "-cn"), NAME),
-    **dict.fromkeys(("--config-path", "-cp"), PATH),
-    **dict.fromkeys(("--config-dir", "-cd"), MORE),
-}
-"""Hydra's options of files: the primary one's name and directory, and one more directory."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml takes 12 ms for the configuration of verl, and the loader in Python 90 ms."""
 UNREADABLE = (OSError, ValueError, SyntaxError, RecursionError, yaml.YAMLError)
@@ -94,7 +88,7 @@ def absent_files(program: Path, words: Sequence[str], here: Path | None) -> Iter
             whole = "" if path.is_absolute() else f", which is {place},"
             meant = None if here is None or path.is_absolute() else here / path
             instead = "an absolute path" if meant is None or not meant.is_dir() else str(meant)
-            yield f"{_flag(option)} {path}{whole} is not a directory: give {instead}"
+            yield f"{option} {path}{whole} is not a directory: give {instead}"
             return
         places.append(place)
     name = f"{given.get(NAME, named[1]).removesuffix('.yaml')}.yaml"
@@ -103,11 +97,7 @@ def absent_files(program: Path, words: Sequence[str], here: Path | None) -> Iter
     beside = [file.name for place in places for file in place.glob("*.yaml")]
     instead = did_you_mean(name, beside, "give the name of a file there")
     where = " or in ".join(map(str, places))
-    yield f"{_flag(NAME)} {name.removesuffix('.yaml')} is not a file in {where}: {instead}"
-
-
-def _flag(option: str) -> str:
-    return next(flag for flag, meaning in OPTIONS.items() if meaning == option)
+    yield f"{NAME} {name.removesuffix('.yaml')} is not a file in {where}: {instead}"
 
 
 def names_own_file(words: Sequence[str]) -> bool:
