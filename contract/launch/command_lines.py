@@ -10,6 +10,12 @@ ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DO
 PYTHON = re.compile(r"(?:[^=]*/)?python[0-9.]*")
 """A Python by its name or its path."""
 PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X")
+PASSED_ON = (
+    *("NCCL_", "RCCL_", "GLOO_", "UCX_", "VLLM_", "HF_", "HUGGING_FACE_", "WANDB_", "AWS_"),
+    *("CUDA_", "HIP_", "ROCR_", "RAY_", "TORCH_", "OMP_", "MASTER_"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
+"""How names begin of variables that the job's libraries read, no shell between."""
 
 ACCELERATE_MODULE = "accelerate.commands.launch"
 ACCELERATE_VALUES = frozenset(

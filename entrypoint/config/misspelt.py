@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from contract.launch.command_lines import PASSED_ON
 from contract.options import nearest
 from entrypoint.config.settings import variable_names
 
@@ -11,22 +12,6 @@ MISSPELT = 0.92
 """difflib's ratio from which a name counts as a misspelt variable: one letter is wrong."""
 ALIKE = 0.8
 """From which a name may be one, or another program's: a word is missing or added."""
-PASSED_ON = (
-    *("NCCL_", "RCCL_", "GLOO_", "UCX_", "VLLM_", "HF_", "HUGGING_FACE_", "WANDB_", "AWS_"),
-    *(
-        "CUDA_",
-        "HIP_",
-        "ROCR_",
-        "RAY_",
-        "TORCH_",
-        "OMP_",
-        "MASTER_",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-    ),
-)
-"""How names begin of variables that the job's libraries read, no shell between."""
 
 
 def service_links(environ: Mapping[str, str]) -> tuple[str, ...]:

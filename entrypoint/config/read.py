@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import child_variables
+from contract.launch.command_lines import PASSED_ON
 from contract.options import Declared, Fault, ParseError, nearest
 from contract.redaction import MASK, SECRET_NAME, secret_texts
 from entrypoint.config import image, job_parsers, parsers, role, wandb_key
 from entrypoint.config.conflicts import contradictions
-from entrypoint.config.misspelt import MISSPELT, PASSED_ON, service_links
+from entrypoint.config.misspelt import MISSPELT, service_links
 from entrypoint.config.parsers import DebugRay
 from entrypoint.config.partly import PartlyRead, SettingsError
 from entrypoint.config.platforms.detect import detect

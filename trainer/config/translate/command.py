@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePath
 
-from contract.launch.command_lines import ASSIGNMENT, OPENRLHF_PPO, OPENRLHF_STAGE
+from contract.launch.command_lines import ASSIGNMENT, OPENRLHF_PPO, OPENRLHF_STAGE, PASSED_ON
 from contract.options import MISTYPED, did_you_mean
 from trainer.config.config import Config
 from trainer.config.read_flags import aliases
@@ -135,7 +135,8 @@ def _read(
 
 def _of_script(command: Command, script: shell.Script) -> Command:
     """Return the command with what its script says of it."""
-    exported = tuple(dict.fromkeys((*command.exported, *script.exported)))
+    kept = (one for one in script.exported if one not in script.used or one.startswith(PASSED_ON))
+    exported = tuple(dict.fromkeys((*command.exported, *kept)))
     words = [word for texts in command.given.values() for word in texts]
     missing = script.missing([*words, *command.given, *command.strange, command.program])
     needed = {name: _needed(name, why) for name, why in missing.items()}

@@ -6,6 +6,7 @@ script tells stays open in a word, behind UNSET, and `asked` says why.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,10 @@ from trainer.config.translate.rows import UNSET
 
 __all__ = ["Place", "Script", "ScriptSyntaxError", "read"]
 
+USE = re.compile(r"(?<!\\)\$\{?#?([A-Za-z_]\w*)")
+OF_ITSELF = re.compile(r"\b([A-Za-z_]\w*)=[^\s$]*\$\{?\1\b")
+"""As in `PATH=/x:$PATH` and `A=${A:-1}`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -28,6 +33,8 @@ class Script:
     """Where each command starts; "" is the directory in which the script starts."""
     exported: Mapping[str, str] = field(default_factory=dict)
     """Variables that its programs get; those whose values are not known are left out."""
+    used: frozenset[str] = frozenset()
+    """Variables whose values its own words take, other than those of the same variable."""
     environments: Sequence[Mapping[str, str]] = ()
     """Of each command: the variables that it gets otherwise than the script, if all are known."""
     asked: Mapping[str, Unknown] = field(default_factory=dict)
@@ -80,7 +87,8 @@ def read(
     Run(parsed(text), record, place or Place()).script(state)
     values = {one: text_of(state.variables.get(one)) for one in record.exported}
     exported = {one: value for one, value in values.items() if value is not None}
-    return _script(record, exported)
+    used = frozenset(USE.findall(OF_ITSELF.sub("", text)))
+    return replace(_script(record, exported), used=used)
 
 
 def read_whole(

@@ -602,7 +602,13 @@ def test_variables_that_only_guides_or_the_script_need_are_left_out(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     script = tmp_path / "a.sh"
-    script.write_text(f"export VLLM_ATTENTION_BACKEND=XFORMERS NCCL_DEBUG=INFO\n{VERL} {MODEL}\n")
+    script.write_text(
+        "export VLLM_ATTENTION_BACKEND=XFORMERS NCCL_DEBUG=INFO\n"
+        "export DATA_DIR=/data HF_HOME=/hub A=${A:-1}\n"
+        f"{VERL} {MODEL} data.train_files=$DATA_DIR/a data.val_files=${{HF_HOME}}/b\n"
+    )
     _, _, err = run(capsys, str(script))
-    assert "NCCL_DEBUG: set in the script; give every node those that a program reads" in err
+    told = "set in the script; give every node those that a program reads"
+    assert f"NCCL_DEBUG, HF_HOME, A: {told}" in err
+    assert "DATA_DIR" not in err
     assert "VLLM_ATTENTION_BACKEND: leave it out" in err
