@@ -64,6 +64,7 @@ class HeadPhase(StrEnum):
     STARTING = "starting"
     ROLL_CALL = "roll call"
     COLLECTIVE_CHECK = "collective check"
+    AWAITING_RAY = "waiting for Ray to take the job"
     TRAINING = "training"
     RECOVERING = "recovering"
     AWAITING_FILES = "waiting for the job's files"

@@ -297,6 +297,8 @@ def _attempts(state: Mapping[str, Any]) -> Iterator[str]:
         parts = (_without_step(state), told, kept, checkpoint)
         if said := ", ".join(filter(None, parts)):
             yield f"attempt {attempt}: {said}"
+    if (failure := state.get("last_failure")) and not _is_over(state):
+        yield from run_end.why(failure, {**run_end.LABELS, "cause": "last failure"})
     if progress:
         yield console.sentence(progress)
 

@@ -14,12 +14,14 @@ from contract.launch.busy import busy
 from contract.launch.places import MOVED
 from contract.progress import Phase, Progress
 from contract.redaction import redact
+from entrypoint.cluster.server import HeadPhase
 from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.console import ProgressLine
 from entrypoint.job import job_end, ranks_behind
 from entrypoint.job.failures import hang, resume_check, user_modules
 from entrypoint.job.failures.classes import (
     BEFORE_THE_DRIVER,
+    NOT_TAKEN,
     AttemptResult,
     Cause,
     Hung,
@@ -49,6 +51,8 @@ from entrypoint.run.failure_classes import FailureClass
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
+UNTAKEN_SECONDS = 10.0
+"""How long Ray may need to take a job, until the head's phase says so."""
 LAST_STATUS_SECONDS = 20.0
 LATE_SECONDS = 30.0
 """Seconds past ROLLCALL_GRACE_SECONDS until a stopping job is killed, and again until Ray's silence
@@ -129,7 +133,7 @@ class Attempt:
 
     def execute(self) -> AttemptResult:
         """Raises InterruptedWaitError if the node is asked to stop before Ray has the job."""
-        run, plan, command = self.run, self.plan, self.plan.command
+        run, plan = self.run, self.plan
         before = self._progress()  # first: the job may report its first step at once
         step = before.step if before else 0
         self._told = LogProgress(run.recipe, run.settings, run.journal, before)
@@ -140,12 +144,12 @@ class Attempt:
         own_trainer = RECIPES[run.settings.recipe].own_trainer
         self._end_leftovers("an earlier job")
         try:
-            self.jobs.submit(plan.submission, command, run.inbox.stop)
+            self._submit()
         except (JobRefusedError, wait.GaveUpError) as error:
-            told = str(error)
+            told = f"the job has not begun: {error}"
             if isinstance(error, wait.GaveUpError):
-                told = "; ".join(filter(None, (f"the job has not begun: {told}", busy())))
-            return AttemptResult(status="FAILED", message=told, own_trainer=own_trainer)
+                told = "; ".join(filter(None, (told, busy())))
+            return AttemptResult(status=NOT_TAKEN, message=told, own_trainer=own_trainer)
         for work in (self._wait_for_end, self._copy_log):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         self._watch(before)
@@ -177,6 +181,19 @@ class Attempt:
             own_trainer=own_trainer,
         )
         return user_modules.looked_up(result)
+
+    def _submit(self) -> None:
+        """Give Ray the job; the head's phase says if that takes long. Raises as `submit` does."""
+        plan, control = self.plan, self.run.control
+        late = threading.Timer(UNTAKEN_SECONDS, setattr, (control, "phase", HeadPhase.AWAITING_RAY))
+        late.daemon = True
+        late.start()
+        try:
+            self.jobs.submit(plan.submission, plan.command, self.run.inbox.stop)
+        finally:
+            late.cancel()
+            late.join()
+            control.phase = HeadPhase.TRAINING
 
     def _unfinished(self, lacking_at_end: Lacking) -> str:
         """Return why exit code 0 is not an end of the run; "" if it is one."""

@@ -26,6 +26,7 @@ class FailureClass(StrEnum):
     NODE_LOST = "node_lost"
     GPU_FAULT = "gpu_fault"
     SERVICE = "service"
+    NOT_TAKEN = "not_taken"
     HANG = "hang"
     STORAGE = "storage"
     CODE = "code"
@@ -248,6 +249,13 @@ FAILURES: Mapping[FailureClass, Failure] = {
             r"DatasetNotFoundError: |pyarrow\.lib\.ArrowInvalid: ",
         ),
     ),
+    FailureClass.NOT_TAKEN: Failure(
+        evidence="Ray refuses the job, or does not take it within 2 min: the job has not begun",
+        answer="wait (longer after each failure), then submit it again",
+        reason="Ray did not take the job",
+        remedy="Read logs/head.log and the head's logs/ray-NAME.log. End other work on the head if "
+        f"it is busy, or give it more memory. {RESUMES}",
+    ),
     FailureClass.HANG: Failure(
         evidence=(
             "no progress for much longer than this phase of a step usually takes. The message "
@@ -345,6 +353,12 @@ def evidence_of(details: Mapping[str, Any], sentence: str) -> str:
     A journal of an earlier version has it in the event's sentence alone.
     """
     return str(details.get("evidence", sentence.removeprefix(f"{details['failure']}: ")))
+
+
+def cause_of(details: Mapping[str, Any], sentence: str) -> str:
+    """Return the evidence of a failure event, with its class if that says something."""
+    says_all = details["failure"] in (FailureClass.UNKNOWN, FailureClass.CODE)
+    return evidence_of(details, sentence) if says_all else sentence
 
 
 def for_people(details: Mapping[str, Any], sentence: str) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from contract.exit_codes import RESUMES
 from contract.files.os_errors import with_path
 from contract.journal import NO_REWARD
 from contract.journal_file.index import Landmarks, landmarks
 from contract.journal_file.lines import event_of, may_be
 from contract.progress import Progress
 from entrypoint.run.attempt_ends import READ, Failures
+from entrypoint.run.failure_classes import cause_of
 from entrypoint.run.flight_record.record import FINISHED
+from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.time_accounting import GOES_BACK
 
 TELLS_STEPS = "tells_steps"
@@ -43,6 +47,9 @@ class RunAttempts:
     """Finished steps that the run has gone back over: it makes them again."""
     no_reward: str = ""
     """What the newest attempt has told of samples without a reward."""
+    last_failure: Mapping[str, Any] | None = None
+    """Why no attempt makes steps now: the newest failure, and how many came in a row (`in_vain`).
+    None while an attempt makes steps, and before the first failure."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields of the head's state."""
@@ -54,6 +61,7 @@ class RunAttempts:
             "attempt_seconds": self.seconds,
             "steps_lost": self.steps_lost,
             "no_reward": self.no_reward,
+            "last_failure": self.last_failure,
             "progress": self.progress and self.progress.as_dict(),
         }
 
@@ -62,14 +70,19 @@ def read(journal: Path, progress: Progress | None, *, trains: bool) -> RunAttemp
     """Return the attempts of a run. `trains`: an attempt runs now. Raises OSError."""
     attempt, failures, began, tells_steps, no_reward = 0, 0, "", True, ""
     found = Failures()
+    failure: dict[str, Any] | None = None
     known = landmarks(journal)
-    for event in known.events((*READ, NO_REWARD)):
+    for event in known.events((*READ, NO_REWARD, "step")):
         failures += bool(found.of(event["kind"], event["details"]))
         if event["kind"] == "attempt":
             attempt, began, no_reward = event["attempt"] or attempt + 1, event["at"], ""
             tells_steps = bool(event["details"].get(TELLS_STEPS, True))
         elif event["kind"] == NO_REWARD:
             no_reward = event["sentence"]
+        if event["kind"] in ("start", "step"):
+            failure = None
+        elif event["kind"] == "failure":
+            failure = _told(event, after=failure)
     is_told = progress is not None and _is_of(progress, attempt, began)
     if progress is not None and not (trains and is_told):
         progress = replace(progress, tokens_per_second=0.0, step_seconds=0.0, eta_seconds=0.0)
@@ -79,8 +92,24 @@ def read(journal: Path, progress: Progress | None, *, trains: bool) -> RunAttemp
     seconds = _seconds_since(began) if goes_on and began else None
     is_starting = goes_on and tells_steps and not is_told
     lost = steps_lost(journal, known)
-    told = (tells_steps, seconds, lost, no_reward)
+    makes_steps = goes_on and not is_starting
+    told = (tells_steps, seconds, lost, no_reward, None if makes_steps else failure)
     return RunAttempts(attempt, failures, is_starting, progress, *told)
+
+
+def _told(event: Mapping[str, Any], after: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Pure: return a failure as a state tells it. `after`: the one before, if no step came since.
+
+    `to_do` is for a run that goes on: nobody has to start it again.
+    """
+    details = event["details"]
+    to_do = remedy("failed", None, str(details["failure"]), str(details.get("service", "")))
+    return {
+        "cause": cause_of(details, str(event["sentence"])),
+        "place": str(details.get("place", "")),
+        "to_do": to_do.removesuffix(RESUMES).strip(),
+        "in_vain": 1 + (after["in_vain"] if after else 0),
+    }
 
 
 def gone_back_to(known: Landmarks, step: int) -> int:

@@ -102,6 +102,19 @@ def waits_for_storage(head: Head) -> None:
     head.control.phase = HeadPhase.AWAITING_STORAGE
 
 
+def waits_for_ray(head: Head) -> None:
+    trains(head)
+    head.control.phase = HeadPhase.AWAITING_RAY
+
+
+def fails_in_vain(head: Head) -> None:
+    """Two attempts in a row have made no step."""
+    starts_again(head)
+    details = {"failure": "not_taken"}
+    append_event(head.run.journal, "failure", "not_taken: no agent", details, source=SECOND)
+    append_event(head.run.journal, "attempt", "attempt 3", source=EventSource(attempt=3))
+
+
 def ends(outcome: str, exit_code: int) -> Callable[[Head], None]:
     def end(head: Head) -> None:
         trains(head)
@@ -131,6 +144,8 @@ CASES = {
         recovers_without_a_node, "Recovering", "It recovers by itself: nothing to do yet. If it"
     ),
     "starting again": Case(starts_again, "Attempt 2: starting, no step yet", "1 warning below."),
+    "in vain": Case(fails_in_vain, "Attempt 3: starting, no step yet", "1 thing to repair: see"),
+    "no Ray": Case(waits_for_ray, "Waiting for Ray to take the job", "1 thing to repair: see"),
     "no storage": Case(waits_for_storage, "Waiting for storage", "1 thing to repair: see below."),
     "dead": Case(trains, "Head lost", "Start the head again.", dies=True),
     "followed": Case(

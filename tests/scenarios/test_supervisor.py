@@ -205,21 +205,33 @@ def test_a_killed_program_is_named_by_its_signal(tmp_path: Path) -> None:
     ("error", "said"),
     [
         (JobRefusedError("TypeError: no such thing"), "TypeError: no such thing"),
-        (GaveUpError("Ray to take it: not there"), "the job has not begun: Ray to take it: not"),
+        (GaveUpError("Ray to take the job: not there"), "Ray to take the job: not there"),
     ],
 )
 def test_a_job_that_ray_does_not_take_counts_as_a_failed_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
-    world = World(tmp_path, ROLLCALL_MAX_RESTARTS="0")
+    """The same words of Ray are no error of the job's code, which would end the run earlier."""
+    world = World(tmp_path, ROLLCALL_MAX_RESTARTS="2")
+    monkeypatch.setattr(attempt, "UNTAKEN_SECONDS", 0.0)
+    phases, states = [], []
 
     def refuse(*_: object) -> None:
+        time.sleep(0.1)
+        phases.append(world.control.phase)
+        states.append(world.control.state()["last_failure"])
         raise error
 
     monkeypatch.setattr(world.jobs, "submit", refuse)
-    assert world.lives().exit_code is ExitCode.JOB_FAILED
-    (failure,) = world.sentences("failure")
-    assert failure.startswith(f"unknown: {said}")
+    outcome = world.lives()
+    assert outcome.exit_code is ExitCode.JOB_FAILED
+    assert outcome.sentence.startswith("Ray did not take the job, and 3 attempts in a row")
+    told = world.sentences("failure")
+    assert len(told) == 3
+    assert all(one.startswith(f"not_taken: the job has not begun: {said}") for one in told)
+    assert phases == ["waiting for Ray to take the job"] * 3
+    assert [state and state["in_vain"] for state in states] == [None, 1, 2]
+    assert states[1]["to_do"].startswith("Read logs/head.log")
 
 
 def test_a_stop_lets_the_job_save_and_ends_with_143(tmp_path: Path) -> None:

@@ -104,13 +104,14 @@ function earlier(events, {outcome}) {
   return failures.slice(0, -1).reverse().map(event => ["bad", `attempt ${event.attempt} failed, too, at ${moment(event.at)}: ${withoutUnknown(event)}`]);
 }
 
-/** Pure: what the head did about the failures of the last hour, if the run goes on. */
-function lately(events, at) {
+/** Pure: what the head did about the failures of the last hour, and what to do if no step came since. */
+function lately(events, {at, last_failure: since}) {
   const recent = events.filter(event => Date.parse(at) - Date.parse(event.at) < 3600e3);
   const failures = recent.filter(event => event.kind === "failure");
   if (!failures.length) return [];
   const last = failures.at(-1), answer = recent.findLast(event => event.kind === "decision");
   const often = failures.length > 1 ? `${failures.length} attempts failed in the last hour, the last one` : "an attempt failed";
   const done = answer && Date.parse(answer.at) >= Date.parse(last.at) ? ` The head's answer: ${answer.sentence}.` : "";
-  return [["warn", `${often} at ${moment(last.at)}: ${withoutUnknown(last)}.${done}`]];
+  const toDo = since?.to_do ? ` What to do: ${since.to_do}` : "";
+  return [[since?.in_vain > 1 ? "bad" : "warn", `${often} at ${moment(last.at)}: ${withoutUnknown(last)}.${done}${toDo}`]];
 }

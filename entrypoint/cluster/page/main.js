@@ -147,7 +147,7 @@ function showFailedLog(outcome) {
 
 /** Say whether the run is well, and what needs attention. */
 function showVerdict(news) {
-  const goesOn = news.outcome ? earlier(entries, news) : [...lately(entries, news.at), ...slowRewards(curves)];
+  const goesOn = news.outcome ? earlier(entries, news) : [...lately(entries, news), ...slowRewards(curves)];
   const found = worstFirst([...goesOn, ...attention(news)]);
   const more = found.length - MOST_SAID, [colour, sentence] = verdict(news, found);
   by("verdict").className = colour;

@@ -88,6 +88,8 @@ function happening(state) {
     if (absence === "gone" || absence === "unknown" || (absence === "starting-ray" && !isMany && !isOnItsWay)) found.push(["warn", sentence]);
   if (state.phase === "waiting for storage")
     found.push(["bad", "the run directory takes no write: free space, or look at its storage"]);
+  if (state.phase === "waiting for Ray to take the job")
+    found.push(["bad", "Ray does not take the job: read the log of the head, and end other work on its machine if it is busy"]);
   for (const sentence of [state.idle, state.no_reward]) if (sentence) found.push(["warn", sentence]);
   for (const {node, part, evidence} of state.health ?? []) found.push(["warn", `${node}: ${part}: ${evidence}`]);
   const staying = state.slow_nodes ?? [], told = new Set(staying.map(one => one.node));

@@ -91,12 +91,15 @@ class RaisedClass:
     """The file with the line."""
 
 
+NOT_TAKEN = "NOT_TAKEN"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
     """What is known about the end of an attempt."""
 
     status: str
-    """Ray's job status, or LOST if Ray itself went away."""
+    """Ray's job status; LOST if Ray itself went away, NOT_TAKEN if it has never had the job."""
     exit_code: int | None = None
     error_type: str | None = None
     message: str = ""
@@ -168,6 +171,8 @@ def classify(result: AttemptResult) -> FailureClass:
 def _by_the_first_rule(result: AttemptResult) -> FailureClass:
     if result.status == "SUCCEEDED" and not result.unfinished:
         return FailureClass.FINISHED
+    if result.status == NOT_TAKEN:
+        return FailureClass.NOT_TAKEN
     match result.cause:
         case WrongStart():
             return FailureClass.WRONG_START

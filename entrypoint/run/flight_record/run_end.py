@@ -17,7 +17,7 @@ from contract.manifest import checkpoint_path, newest_checkpoint, steps_on_disk
 from contract.progress import Progress, change
 from contract.run_dir import JOB_ENTRY, RunFiles
 from entrypoint.run import run_attempts, trained
-from entrypoint.run.failure_classes import FailureClass, evidence_of
+from entrypoint.run.failure_classes import cause_of
 from entrypoint.run.flight_record.remedies import OVER, OVER_STAGE, WORKERS_TOO, remedy
 from entrypoint.run.flight_record.text import NO_STEP, dated
 from entrypoint.run.shown_path import shown
@@ -257,10 +257,14 @@ def read(run: RunFiles) -> Ended | None:
     )
     if outcome != "failed":
         return ended
-    log = run.logs / (f"attempt-{failure['attempt']}.log" if failure else "head.log")
-    there = log if log.is_file() else None
-    ended = replace(ended, log=there)
-    return replace(ended, cause=_cause(failure), place=_place(failure)) if failure else ended
+    logs = [f"attempt-{failure['attempt']}.log"] if failure else []
+    there = (run.logs / name for name in (*logs, "head.log"))
+    ended = replace(ended, log=next((log for log in there if log.is_file()), None))
+    if not failure:
+        return ended
+    details = failure["details"]
+    cause = cause_of(details, str(failure["sentence"]))
+    return replace(ended, cause=cause, place=str(details.get("place", "")))
 
 
 def _resumes(run: RunFiles, *, needs_workers: bool) -> str:
@@ -283,17 +287,6 @@ def _best(run: RunFiles) -> Path | None:
     """Return the directory of the best policy. Raises OSError."""
     step = next(iter(steps_on_disk(run.best)), None)
     return None if step is None else checkpoint_path(run.best, step)
-
-
-def _cause(failure: Mapping[str, Any]) -> str:
-    """Return the evidence of a failure, with its class if that says something."""
-    details, sentence = failure["details"], str(failure["sentence"])
-    says_all = details["failure"] in (FailureClass.UNKNOWN, FailureClass.CODE)
-    return evidence_of(details, sentence) if says_all else sentence
-
-
-def _place(failure: Mapping[str, Any]) -> str:
-    return str(failure["details"].get("place", ""))
 
 
 def _job_that_is_over(run: RunFiles) -> Mapping[str, Any]:

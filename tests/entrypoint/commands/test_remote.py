@@ -370,7 +370,11 @@ def test_status_says_what_the_job_does_while_a_worker_is_away(
         **{"nodes": [lost | {"silent_seconds": 9.0, "warnings": []}], "missing": []},
         **{"outcome": None, "page": "http://h", "attempt": 2, "failures": 1, "is_starting": False},
     }
-    found = [line for line in remote.state_sentences(state) if "meanwhile" in line]
+    state["last_failure"] = {"cause": "it died", "place": "", "to_do": "Read it.", "in_vain": 1}
+    told = remote.state_sentences(state)
+    of_attempt = told.index("attempt 2: 1 failure so far, no checkpoint yet")
+    assert told[of_attempt + 1 :][:2] == ["last failure: it died", "what to do: Read it."]
+    found = [line for line in told if "meanwhile" in line]
     assert len(found) == bool(said)
     assert all(line.startswith(f"  meanwhile: {said}") for line in found)
 

@@ -56,6 +56,22 @@ def test_the_next_attempt_starts_without_the_speed_of_the_one_that_died(journal:
     assert (found.progress.step, found.progress.total_steps) == (3, 60)
 
 
+def test_why_no_attempt_makes_steps_is_told_until_one_makes_some(journal: Path) -> None:
+    def told(progress: Progress | None, *, trains: bool = True) -> object:
+        return run_attempts.read(journal, progress, trains=trains).last_failure
+
+    assert told(None) is None
+    for attempt in (1, 2):
+        fail(journal)
+        begin(journal, attempt + 1)
+        to_do = "Look at the lost node and its network."
+        failure = {"cause": "it died", "place": "", "to_do": to_do, "in_vain": attempt}
+        assert told(None) == told(None, trains=False) == failure
+    assert told(replace(FAST, attempt=3)) is None
+    append_event(journal, "step", "…", {"step": 4}, source=EventSource(attempt=3))
+    assert told(replace(FAST, attempt=3), trains=False) is None
+
+
 def test_nothing_has_a_speed_while_nothing_trains(journal: Path) -> None:
     found = run_attempts.read(journal, FAST, trains=False)
     assert (speeds(found), found.is_starting) == ((0.0, 0.0, 0.0), False)
