@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, overload
 
+from contract.exit_codes import ExitCode
 from contract.files.stored_json import fields_of
 from contract.journal_file.lines import event_of
 from contract.options import ConfigError, Fault, ParseError
@@ -219,7 +220,7 @@ class Client:
         settings = replace(self._settings, head_timeout=patience)
         ask = partial(self._ask_once, "GET", path, timeout=limit.of_request())
         try:
-            row = head_client.patiently(settings, ask, limit=name)
+            row = head_client.patiently(settings, ask, limit=name, in_program=True)
         except head_client.AwayError as error:
             if limit.is_over:
                 raise limit.too_late(str(error)) from None
@@ -259,15 +260,19 @@ class Client:
 
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         return head_client.patiently(
-            self._settings, partial(self._ask_once, method, path, **options)
+            self._settings, partial(self._ask_once, method, path, **options), in_program=True
         )
 
     def _ask_once(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         try:
             return head_client.ask(self._settings, method, path, **options)
         except head_client.NoAnswerError as error:
+            said = str(error)
             for variable, argument in self._arguments.items():  # what to change is in the program
-                error.args = (str(error).replace(variable, argument),)
+                said = said.replace(variable, argument)
+            if error.exit_code == ExitCode.NOT_ALLOWED:
+                said = said.replace("set ROLLCALL_TOKEN", "give token, or set ROLLCALL_TOKEN")
+            error.args = (said,)
             raise
 
 

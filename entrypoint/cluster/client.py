@@ -76,6 +76,10 @@ class NoHeadError(wait.NotYetError):
     """What answers on the port is not a Rollcall head; a head may replace it later."""
 
 
+class UnknownNameError(wait.NotYetError):
+    """The address names a machine that no name server knows."""
+
+
 class NotNowError(wait.NotYetError):
     """The head answers that it cannot do this now, as while its storage does not answer."""
 
@@ -225,7 +229,7 @@ class ControlClient:
             # A server that only ends the connection may be a head that ends.
             if isinstance(error, httpx.RemoteProtocolError) and not str(error).startswith(ENDED):
                 raise self._no_head("its answer is no HTTP") from None
-            raise wait.NotYetError(f"{self.base}: {said_by(error)}") from None
+            raise _silence(self.base, error) from None
         if answer.status_code == httpx.codes.UPGRADE_REQUIRED:
             raise OtherTlsError(
                 f"the head at {self.base} speaks TLS, and this side does not: set the same "
@@ -334,6 +338,19 @@ class ControlClient:
                 over = row.get("over") or ""
                 if over:
                     put(JobOver(over, time.time()))
+
+
+def _silence(base: str, error: Exception) -> wait.NotYetError:
+    """Return why nothing answers at `base`, and what the system says of it."""
+    said, cause = said_by(error), error.__cause__
+    match cause.__context__ if cause else None:
+        case ConnectionRefusedError():
+            said = f"nothing listens there: {said}"
+        case socket.gaierror():
+            return UnknownNameError(f"{base}: no machine of this name is known here: {said}")
+        case TimeoutError():
+            said = f"no answer in time: {said}"
+    return wait.NotYetError(f"{base}: {said}")
 
 
 def _signs_of_life(node: str, gpus: Callable[[], Sequence[GpuUse]]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from entrypoint.cluster.client import (
     HeadFailedError,
     NoHeadError,
     NotNowError,
+    UnknownNameError,
     WeakKeyError,
 )
 from entrypoint.cluster.trust import OtherTlsError, UntrustedError, WrongTokenError, trust_of
@@ -41,6 +42,7 @@ T = TypeVar("T")
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C has ended, as of other programs."""
 NEVER = threading.Event()
+GIVE_TOKEN = "set ROLLCALL_TOKEN to the run's token, or ROLLCALL_RUN_DIR to the run's directory"
 SOON_SECONDS = 10.0
 """A --timeout below this says only at its end that no head answers."""
 
@@ -70,8 +72,9 @@ class NoRunError(NoAnswerError):
 class AwayError(NoAnswerError):
     """No head does it now; one may do it later."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence, ExitCode.UNREACHABLE)
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(f"{reason}{remedy}", ExitCode.UNREACHABLE)
+        self.reason = reason
 
 
 def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
@@ -136,8 +139,7 @@ def _untrusted(error: WrongTokenError) -> NoAnswerError:
             return NoAnswerError(str(error), ExitCode.USAGE)
         case UntrustedError():
             return NoAnswerError(str(error), ExitCode.NOT_ALLOWED)
-    remedy = "set ROLLCALL_TOKEN to the run's token, or ROLLCALL_RUN_DIR to the run's directory"
-    return NoAnswerError(f"{error}: {remedy}", ExitCode.NOT_ALLOWED)
+    return NoAnswerError(f"{error}: {GIVE_TOKEN}", ExitCode.NOT_ALLOWED)
 
 
 def _away(settings: Settings, errors: Sequence[wait.NotYetError]) -> AwayError:
@@ -150,7 +152,10 @@ def _away(settings: Settings, errors: Sequence[wait.NotYetError]) -> AwayError:
     if all(isinstance(error, NoHeadError) for error in errors):
         return AwayError("; ".join(map(str, errors)))
     why = "; ".join(map(str, errors))
-    return AwayError(f"no head answers: {why}{_lost_head(settings) or _nearby(settings)}")
+    remedy = _lost_head(settings)
+    if settings.url and all(isinstance(error, UnknownNameError) for error in errors):
+        remedy = ". Correct the address (ROLLCALL_URL)"
+    return AwayError(f"no head answers: {why}", remedy or _nearby(settings))
 
 
 def _nowhere(settings: Settings) -> str:
@@ -258,6 +263,8 @@ def token_of(settings: Settings) -> str:
         raise NoRunError(no_run)
     else:
         sentence = f"no token: {_without_token(settings)}, or set ROLLCALL_TOKEN"
+        if settings.url:
+            sentence = f"no token: {GIVE_TOKEN}"
     raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
 
 
@@ -305,24 +312,31 @@ def keys_of(settings: Settings) -> tuple[dict[str, str], str]:
 
 
 def patiently(
-    settings: Settings, look: Callable[[], T], *, limit: str = "ROLLCALL_HEAD_TIMEOUT"
+    settings: Settings,
+    look: Callable[[], T],
+    *,
+    limit: str = "ROLLCALL_HEAD_TIMEOUT",
+    in_program: bool = False,
 ) -> T:
     """Return what `look` returns; while the head does not answer, retry for `head_timeout`.
 
-    `limit`: what sets this time. Raises NoAnswerError.
+    `limit`: what sets this time. The remedy is said once: to a person at the begin, unless the time
+    is short, and `in_program` by the error. Raises NoAnswerError.
     """
+    is_soon = limit == "--timeout" and settings.head_timeout < SOON_SECONDS
     try:
         return look()
     except AwayError as error:
-        said, *command = str(error).split("\n")
-        if limit != "--timeout" or settings.head_timeout >= SOON_SECONDS:
+        said, *command = (error.reason if in_program else str(error)).split("\n")
+        if not is_soon:
             print("\n".join([f"{said}; asking again", *command]), file=sys.stderr)
 
     def again() -> T:
         try:
             return look()
         except AwayError as error:
-            raise wait.NotYetError(str(error)) from None
+            is_new = in_program or is_soon
+            raise wait.NotYetError(str(error) if is_new else error.reason) from None
 
     try:
         with wait.limited_by(limit):

@@ -37,6 +37,36 @@ def test_a_head_that_refuses_a_job_has_answered(tmp_path: Path) -> None:
             Client(head.environment["ROLLCALL_URL"], "x" * 40).runs()
         assert not isinstance(caught.value, RefusedError)
         assert "ROLLCALL_TOKEN" not in str(caught.value)
+        with pytest.raises(NoAnswerError, match="no token: give token, or set ROLLCALL_TOKEN to"):
+            Client(head.environment["ROLLCALL_URL"]).runs()
+
+
+@pytest.mark.parametrize(
+    ("host", "reason", "remedy"),
+    [
+        ("127.0.0.1:9", "nothing listens there: ", "the address of another node (url)"),
+        (
+            "nohost.invalid:9",
+            "no machine of this name is known here: ",
+            "Correct the address (url)",
+        ),
+    ],
+)
+def test_why_no_head_answers_is_said_with_its_remedy_once(
+    host: str,
+    reason: str,
+    remedy: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ROLLCALL_HEAD_TIMEOUT", "1s")
+    with pytest.raises(AwayError, match=f"http://{host}: {reason}") as caught:
+        Client(f"http://{host}", "t" * 40).status()
+    assert str(caught.value).count(remedy) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"no head answers: http://{host}: {reason}")
+    assert said.endswith("; asking again\n")
+    assert remedy not in said
 
 
 @pytest.mark.parametrize(
@@ -168,15 +198,3 @@ def test_a_fault_of_an_argument_names_the_argument(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError) as caught:
         Client()
     assert [fault.path for fault in caught.value.faults] == ["ROLLCALL_URL"]
-
-
-def test_a_head_that_is_away_is_told_in_the_words_of_the_program(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An argument is named as the argument that it is, also while the client asks again."""
-    monkeypatch.setenv("ROLLCALL_HEAD_TIMEOUT", "1")
-    with pytest.raises(AwayError) as caught:
-        Client("http://127.0.0.1:9", "t" * 40).status()
-    for said in (str(caught.value), capsys.readouterr().err):
-        assert "give the address of another node (url)" in said
-    assert isinstance(caught.value, NoAnswerError)
