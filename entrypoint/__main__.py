@@ -411,8 +411,7 @@ def _of_asked_run(
     if options.run_dir:
         environ = node_shell.of_run(environ, options.run_dir)
     elif not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run
-        may_be_log = is_named or hasattr(options, "names")
-        lack = "" if may_be_log else named_run.directory_without_run(options)
+        lack = "" if is_named else named_run.directory_without_run(options)
         no_run = node_shell.UnnamedRunError(f"{lack}. {OTHER_THINGS_NAME}")
         try:
             environ, own = node_shell.with_node(environ, address=options.address or ""), environ
@@ -421,7 +420,9 @@ def _of_asked_run(
         is_taken = environ is not own
         is_guessed = is_taken and not node_shell.is_only_run(environ)
         if lack and (is_guessed or not is_taken):
-            raise no_run
+            run_dir = node_shell.run_of(environ) if is_taken else None
+            if not named_run.may_be_log(options, run_dir):
+                raise no_run
         if is_taken and not is_named:
             node_shell.refuse_guess(command, environ)
             print(node_shell.about(environ), file=sys.stderr)

@@ -75,6 +75,20 @@ def directory_without_run(options: argparse.Namespace) -> str:
     return lack(word) if isinstance(word, str) and _is_directory(word) else ""
 
 
+def may_be_log(options: argparse.Namespace, run_dir: Path | None) -> bool:
+    """Return whether a word that is also a directory's name may name a log, of this run if given.
+
+    That run is none that the words name, so it is looked at here, and not asked.
+    """
+    names = getattr(options, "names", None)
+    if not names or run_dir is None:
+        return bool(names)
+    logs = RunFiles(run_dir).logs
+    with suppress(OSError):
+        return any((logs / f"{kind}{names[0]}.log").is_file() for kind in ("", "worker-"))
+    return False
+
+
 def _is_directory(text: str) -> bool:
     try:
         return bool(text) and Path(text).is_dir()
