@@ -418,7 +418,8 @@ class Attempt:
         """Ask the job to save and to end."""
         self._cause = cause
         self._asked_at = self._asked_at or time.monotonic()
-        self._record_stop(f"{cause.sentence}: asking the job to save and to stop")
+        sentence = f"{cause.sentence}: asking the job to save and to stop"
+        self._tell("stop", sentence, why=cause.sentence)
         threading.Thread(target=self.jobs.stop, args=(self.plan.submission,), daemon=True).start()
 
     def _does_not_end(self) -> bool:
@@ -441,7 +442,7 @@ class Attempt:
         If its processes are not found here, Ray ends them.
         """
         self._cause = cause
-        self._record_stop(sentence)
+        self._tell("stop", sentence, why=cause.sentence)
         self._killed_at = time.monotonic()
         mark, number = self.run.settings.node_mark, str(self.plan.number)
         if drivers := process.find_ours_or_orphaned(mark, ROLLCALL_ATTEMPT=number):
@@ -450,10 +451,6 @@ class Attempt:
             if self.run.settings.ray_address:  # it runs there: Ray asks it first, and kills it then
                 self._killed_at += self.run.settings.grace_seconds
             self.jobs.stop(self.plan.submission)
-
-    def _record_stop(self, sentence: str) -> None:
-        self._line.end()
-        self.run.journal.record("stop", sentence)
 
     def _last_status(self) -> JobInfo:
         if self._ray_lost.is_set():

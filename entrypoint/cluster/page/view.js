@@ -153,7 +153,7 @@ function verdict({outcome, phase, takes_jobs, job, is_starting, is_live, isLost,
     : isTaken ? "Ask rollcall status who leads the run now." : "Start the head again.";
   if (isLost) return ["bad", toDo];
   if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
-  if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${outcome.remedy}`];
+  if (outcome?.outcome === "stopped") return ["warn", `The run was stopped${outcome.cause ? ` (${outcome.cause})` : ""}. ${outcome.remedy}`];
   if (outcome) return ["bad", outcome.cause ? `${outcome.cause}${outcome.place ? `, in ${outcome.place}` : ""}. ${outcome.remedy}` : outcome.remedy];
   if (phase === "trainer_lost") return ["bad", "Start it again with the same run directory, and it continues."];
   if (!is_live) return phase === "head_lost" ? ["bad", `${stillTrains(progress, at)}${toDo}`] : ["busy", "It goes on, without a head: this page reads its directory."];

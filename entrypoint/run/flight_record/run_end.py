@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Ended:
     result: Mapping[str, Any]
     """The content of result.json; empty if there is no such file."""
     cause: str = ""
-    """What has ended the last attempt; "" if the run has failed in no attempt."""
+    """What has ended the last attempt, such as a signal; "" if nothing is known to have."""
     place: str = ""
     """`path:line` of the cause in the user's own code; "" if it is not known."""
     to_do: str = ""
@@ -180,6 +180,8 @@ class _Events:
     start: Mapping[str, Any] | None = None
     failure: Mapping[str, Any] | None = None
     """The last one, unless a start or a step came after it."""
+    stop: str = field(init=False, default="")
+    """Why the last attempt was asked to save and to stop."""
     exported: str = ""
     """The directory of the exported model."""
     has_workers: bool = False
@@ -198,6 +200,8 @@ class _Events:
                 found.start = event
             elif kind == "check-in":
                 found.has_workers = True
+            if kind in ("start", "attempt", "stop"):
+                found.stop = str(event["details"].get("why", ""))
             if kind in ("start", "step", "failure"):
                 found.failure = event if kind == "failure" else None
         return found
@@ -256,7 +260,7 @@ def read(run: RunFiles) -> Ended | None:
         knows_steps=attempts.tells_steps,
     )
     if outcome != "failed":
-        return ended
+        return replace(ended, cause=events.stop if outcome == "stopped" else "")
     logs = [f"attempt-{failure['attempt']}.log"] if failure else []
     there = (run.logs / name for name in (*logs, "head.log"))
     ended = replace(ended, log=next((log for log in there if log.is_file()), None))

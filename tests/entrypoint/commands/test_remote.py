@@ -99,6 +99,23 @@ def test_status_and_stop_tell_the_outcome(
     assert row["result"]["steps"] == 24
 
 
+def test_status_and_report_say_which_signal_has_stopped_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFiles(tmp_path)
+    journal = Journal(run.journal, "head")
+    context = RunContext(settings(run), RECIPE, journal, NO_CONTROL, Inbox())
+    for signal in ("SIGTERM", ""):
+        lived(run, None)
+        for kind, why in (("stop", "more workers"), ("attempt", ""), ("stop", signal)):
+            journal.record(kind, "it goes on", why=why)
+        supervisor.record(Outcome("stopped", ExitCode.STOPPED, "step 24 is saved"), context, 60.0)
+        assert remote.status(settings(run), parse("status", [])) == 0
+        assert report.main([str(tmp_path)]) == 0
+        told = [line for line in capsys.readouterr().out.splitlines() if "cause:" in line]
+        assert told == [f"cause: {signal}"] * 2 if signal else not told
+
+
 def failed(run: RunFiles) -> None:
     """The second attempt of a run, which its driver's error has ended."""
     journal = Journal(run.journal, "head")
