@@ -33,8 +33,12 @@ def steps_kept(kept: int, lost: int) -> str:
 
 
 FOUR_DIGITS = Context(prec=4, rounding=ROUND_HALF_UP)
+NOISE = 1e-12
+"""What is less is 0 but for rounding, as on the page."""
 
 
 def significant(value: float) -> str:
     """Pure: return a measured value with four digits that count; a half goes up, as on the page."""
+    if abs(value) < NOISE:
+        return "0"
     return f"{float(FOUR_DIGITS.create_decimal(Decimal(value))):.4g}"

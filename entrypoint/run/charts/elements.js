@@ -12,12 +12,13 @@ function make(kind, properties, ...children) {
 const breakable = text => String(text).split(/(?<=[/_]|[a-z][.,:=](?=[a-z]))/i).flatMap((part, place) => place ? [document.createElement("wbr"), part] : [part]);
 
 const clock = at => new Date(at).toLocaleTimeString([], {hourCycle: "h23"});
+const NOISE = 1e-12; // what is less is 0 but for rounding
 const LEAST_PLAIN = 1e-3; // below it a number is written with an exponent
 const plain = value => (value || 0).toLocaleString([], {maximumSignificantDigits: 15}); // -0 is 0
 
-/** Pure: a number with so many digits that count, however small it is. */
+/** Pure: a number with so many digits that count, unless it is 0 but for rounding. */
 function number(value, digits = 4) {
-  const rounded = Number(value.toPrecision(digits));
+  const rounded = Math.abs(value) < NOISE ? 0 : Number(value.toPrecision(digits));
   return rounded && Math.abs(rounded) < LEAST_PLAIN ? rounded.toExponential() : plain(Math.abs(value) < 10 ** digits ? rounded : Math.round(value));
 }
 
