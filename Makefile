@@ -30,9 +30,11 @@ help:  ## list these targets
 # pip installs torch apart from the rest: it finds a CPU build if PIP_FIND_LINKS or
 # PIP_EXTRA_INDEX_URL names one. The index's own build works too, and is larger.
 $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
+	@echo "$(VENV): installs the locked dependencies, which takes 1 to 5 minutes"
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet uv==$(UV_VERSION)
 	$(UV) pip install --quiet --python $(VENV) --no-deps --require-hashes -r requirements/dev.lock
+	@echo "$(VENV): installs torch, which takes 1 to 5 minutes; its build for GPUs takes longer"
 	$(VENV)/bin/pip install --quiet --no-compile --no-deps --require-hashes \
 	  -r requirements/torch.lock || $(VENV)/bin/pip install --quiet torch==2.13.0
 	$(UV) pip install --quiet --python $(VENV) --no-deps --no-build-isolation --editable .
@@ -84,6 +86,7 @@ hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root
 # OpenRLHF and verifiers, for the tests that call their functions, and verl, for those that compare
 # overrides with its configuration. The wheels have no compiled code: those for the platform below fit every machine.
 .oracles/.done: requirements/oracles.lock $(VENV)/.done
+	@echo ".oracles: installs OpenRLHF, verifiers and verl for the tests, which takes about a minute"
 	rm -rf .oracles
 	$(VENV)/bin/pip install --quiet --no-deps --require-hashes --only-binary=:all: \
 	  --platform manylinux1_x86_64 --python-version 3.11 --target .oracles -r requirements/oracles.lock
