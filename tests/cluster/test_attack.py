@@ -11,6 +11,7 @@ from tests.cluster.attack.run import attacked
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(800)]
 
 
+@pytest.mark.faults
 def test_attacks_find_nothing(tmp_path: Path) -> None:
     """What an attack finds counts if it finds it again: a busy machine delays answers."""
     first = [result for result in attacked(tmp_path / "first") if result.findings]

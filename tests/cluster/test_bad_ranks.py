@@ -41,7 +41,8 @@ def learns(
     return group.call_ranks(Workbench.learns, [before + 1]).result()
 
 
-@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.faults), 3])
+@pytest.mark.faults
+@pytest.mark.parametrize("stage", [0, 3])
 def test_a_rank_that_always_computes_another_activation_is_named_by_all(
     benches: Benches, model: Path, stage: int
 ) -> None:

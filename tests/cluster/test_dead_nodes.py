@@ -46,7 +46,7 @@ def declare_dead(cluster: Cluster, node: str) -> None:
     subprocess.run([sys.executable, *words, "--why", "it was started again"], check=True)
 
 
-@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("ours", [True, pytest.param(False, marks=pytest.mark.faults)])
 def test_the_driver_has_a_node_buried_only_in_a_ray_that_rollcall_has_started(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, ours: bool
 ) -> None:

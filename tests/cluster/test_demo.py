@@ -106,6 +106,7 @@ def test_ctrl_c_saves_ends_everything_and_says_last_how_it_goes_on(directory: Pa
         demo.kill()
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_a_demo_that_was_stopped_goes_on_to_its_end(directory: Path) -> None:
     journal = directory / "run" / "journal.jsonl"

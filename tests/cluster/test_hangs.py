@@ -145,6 +145,7 @@ def test_the_rank_that_sleeps_before_a_collective_is_told_early_and_ends_the_cal
     assert TIMEOUT / 6 <= details["seconds"] < TIMEOUT
 
 
+@pytest.mark.faults
 def test_a_rank_that_is_late_but_comes_ends_nothing(
     meeting: WorkerGroup[Member], told: Told
 ) -> None:
@@ -168,6 +169,7 @@ def test_the_rank_that_entered_another_collective_is_named_with_both(
     assert re.match(named, told[0][1])
 
 
+@pytest.mark.faults
 def test_a_rank_that_is_stopped_is_named_with_what_the_others_wait_in(
     meeting: WorkerGroup[Member],
 ) -> None:

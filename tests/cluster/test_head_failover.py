@@ -102,6 +102,7 @@ def test_without_the_run_directory_any_workers_address_leads_to_the_new_head(
     assert "give the address of another node" in alone.stderr
 
 
+@pytest.mark.faults
 def test_the_lost_head_comes_back_as_a_worker_and_the_run_goes_on_with_all_nodes(
     cluster: Cluster,
 ) -> None:

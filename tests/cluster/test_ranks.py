@@ -96,11 +96,13 @@ def policy_alone(benches: Benches, model: Path, tmp_path_factory: pytest.TempPat
 @pytest.mark.parametrize(
     ("count", "stage", "role"),
     [
-        *((1, 3, "critic"), (2, 1, "critic"), (2, 2, "policy"), (2, 3, "policy")),
-        *((4, 0, "critic"), (4, 3, "critic")),
+        *((2, 1, "critic"), (2, 2, "policy"), (2, 3, "policy"), (4, 0, "critic")),
         *(
             pytest.param(*case, marks=pytest.mark.faults)
-            for case in ((1, 1, "policy"), (2, 0, "policy"), (4, 1, "policy"), (4, 2, "critic"))
+            for case in (
+                *((1, 1, "policy"), (1, 3, "critic"), (2, 0, "policy")),
+                *((4, 1, "policy"), (4, 2, "critic"), (4, 3, "critic")),
+            )
         ),
     ],
 )

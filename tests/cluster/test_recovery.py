@@ -79,7 +79,7 @@ def test_a_run_that_loses_processes_and_a_node_ends_as_if_never_touched(
     assert_the_same(config, alone)
 
 
-@pytest.mark.parametrize("lost_in", ["copy", "hand-over"])
+@pytest.mark.parametrize("lost_in", [pytest.param("copy", marks=pytest.mark.faults), "hand-over"])
 def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
     flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost_in: str
 ) -> None:

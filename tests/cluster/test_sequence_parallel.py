@@ -145,7 +145,10 @@ WAYS: dict[str, tuple[str, int, Sharding, dict[str, Any]]] = {
 }
 
 
-SLOW = ("stage 1", "two groups of two, stage 3", "adapters, stage 3")
+SLOW = (
+    *("stage 1", "stage 3, checkpointing", "adapters, stage 3"),
+    *("two groups of two, stage 3", "two groups of two, experts, stage 2"),
+)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
+@pytest.mark.faults
 def test_all_ranks_of_a_lost_worker_go_on_at_one_spare_in_the_same_attempt(
     cluster: Cluster,
 ) -> None:

@@ -33,6 +33,7 @@ def ended(root: Path, steps: int) -> Cluster:
     return cluster
 
 
+@pytest.mark.faults
 def test_ranks_under_accelerates_launcher_train_to_the_end(tmp_path: Path) -> None:
     assert ended(tmp_path, steps=6).events("failure") == []
 

@@ -193,6 +193,7 @@ def test_an_engine_that_dies_while_it_borrows_is_replaced_and_the_other_one_gets
         assert group.send(engine, Borrower.read).result() == list(range(BUCKETS))
 
 
+@pytest.mark.faults
 def test_a_policy_that_dies_while_it_lends_is_what_is_lost_and_not_the_engines_that_borrow(
     launcher: RayLauncher,
 ) -> None:

@@ -105,6 +105,7 @@ def built(context: Path) -> str:
         podman("rmi", "--force", made)
 
 
+@pytest.mark.faults
 def test_two_builds_of_one_tree_have_one_digest_and_another_tree_has_another(
     tmp_path: Path,
 ) -> None:

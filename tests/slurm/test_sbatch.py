@@ -144,6 +144,7 @@ def preempt(site: SlurmSite) -> None:
     site.until(lambda: site.is_over(number), "end of the urgent job", within=STOP_SECONDS)
 
 
+@pytest.mark.faults
 def test_a_preempted_job_comes_back_under_its_id_and_trains_to_the_end(
     site: SlurmSite, submit: Submit, pace: Pace
 ) -> None:
@@ -255,7 +256,6 @@ def test_before_the_time_limit_the_job_saves_and_comes_back_until_it_is_cancelle
     assert (job.says["JobState"], job.says["Restarts"]) == ("CANCELLED", "1")
 
 
-@pytest.mark.faults
 def test_a_heterogeneous_job_is_one_cluster(submit: Submit) -> None:
     second = (":", "--nodes=2", "--ntasks-per-node=1", "--exclusive")
     assert_finished_on_three_nodes(submit("--nodes=1", *second, steps=4), 4)

@@ -340,6 +340,7 @@ def test_a_model_that_vllm_does_not_know_is_refused_with_what_to_do(
         VLLMEngine(settings(replace(model, model=tmp_path / "odd")))
 
 
+@pytest.mark.faults
 def test_a_run_with_two_engines_learns_on_policy(model: Tiny, run_dir: Path) -> None:
     """The program as in a job, on a Ray of its own: what is corrected is rounding."""
     flags = {

@@ -145,7 +145,6 @@ def rewards() -> Iterator[Fault[Stage]]:
         after=3,
         deadline=30,
         restarts=False,
-        fast=True,
     )
     for mood, sentence in (
         (Mood.SLOW, "the reward server takes 6 s for an answer"),
@@ -164,7 +163,7 @@ def rewards() -> Iterator[Fault[Stage]]:
             after=3,
             deadline=30,
             restarts=False,
-            fast=mood in (Mood.ERROR, Mood.NAN),
+            fast=mood is Mood.NAN,
         )
 
 
