@@ -14,11 +14,11 @@ from env.environments import registry
 from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
 from env.environments.trl_environment import is_trl, trl_factory
 from env.episodes.attempts import Attempt
-from env.episodes.chat import Chat
+from env.episodes.chat import Chat, ChatError
 from env.episodes.codec import TextCodec
 from env.episodes.environment import Environment, EnvironmentFactory
 from env.episodes.episode import CLOSE_SECONDS, close
-from env.episodes.types import Limits
+from env.episodes.types import Limits, ToolSpec
 from env.rewards.python_file import RewardFileError, load_module
 from env.user_code import Raised, offered
 from env.verifiers_package import PREFIX
@@ -27,8 +27,11 @@ from env.verifiers_package import PREFIX
 class EnvironmentSpecError(ValueError):
     """Not an environment; the message says what would be."""
 
-    def __init__(self, sentence: str, raised: Raised | None = None) -> None:
-        super().__init__(sentence)
+    def __init__(self, problem: str, raised: Raised | None = None, *, remedy: str = "") -> None:
+        super().__init__(f"{problem}. {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy
+        """What to do; empty if it is to correct the code."""
         self.raised = raised
         """The exception of a user's code, if that is why."""
 
@@ -47,7 +50,7 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
         try:
             module = load_module(Path(path))
         except RewardFileError as error:
-            raise EnvironmentSpecError(str(error), error.raised) from error
+            raise EnvironmentSpecError(error.problem, error.raised, remedy=error.remedy) from error
         made = getattr(module, name, None)
         if not callable(made) and not isinstance(made, Mapping):
             raise EnvironmentSpecError(
@@ -74,6 +77,15 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
             "of rollcall.Environment, or an environment of TRL with `reset`"
         )
     return factory
+
+
+def begin(spec: str, chat: Chat, tools: Sequence[ToolSpec]) -> None:
+    """Raise EnvironmentSpecError if the policy cannot be shown the tools of the environment."""
+    try:
+        chat.begin(({"role": "user", "content": "question"},), tools)
+    except ChatError as error:
+        problem = f"--environment {spec}: {error.problem}"
+        raise EnvironmentSpecError(problem, remedy=error.remedy) from error
 
 
 @contextmanager
@@ -109,7 +121,9 @@ def verifiers_attempt(
         from env.environments.verifiers_environment import VerifiersAttempt, load, tools_of
 
         environment = load(spec.removeprefix(PREFIX), arguments)
-        chat.begin(({"role": "user", "content": "question"},), tools_of(environment))
+        begin(spec, chat, tools_of(environment))
+    except EnvironmentSpecError:
+        raise
     except (Exception, SystemExit) as error:
         raised = Raised.of(error)
         sentence = f"--environment {spec} cannot be made: {raised}"
@@ -124,6 +138,6 @@ def agent_attempt(
     try:
         executor = load_agent(path)
     except RewardFileError as error:
-        raise EnvironmentSpecError(str(error), error.raised) from error
+        raise EnvironmentSpecError(error.problem, error.raised, remedy=error.remedy) from error
     sampling = SamplingParams(limits.reply, temperature, top_p)
     return AgentAttempt(executor, codec.tokenizer, limits, sampling, codec.ends)

@@ -27,6 +27,12 @@ BASE = ({"role": "user", "content": "task"}, {"role": "assistant", "content": RE
 class ChatError(ValueError):
     """A chat template that cannot be used; the message says why."""
 
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{problem}. {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy
+        """What to do; empty if `problem` says all."""
+
 
 class Chat(Protocol):
     """Converts messages to tokens, and tokens to text."""
@@ -72,10 +78,13 @@ class PlainChat:
     def begin(
         self, messages: Messages, tools: Sequence[ToolSpec], images: Sequence[Image] = ()
     ) -> list[int]:
+        if tools and getattr(self._tokenizer, "chat_template", self):
+            problem = "the environment has tools, and only a chat template shows them to the policy"
+            raise ChatError(problem, "Give --apply_chat_template")
         if tools:
             raise ChatError(
-                "the environment has tools, and only a chat template can show them to the policy: "
-                "give --apply_chat_template"
+                "the model's tokeniser has no chat template, which the environment's tools need",
+                "Give --pretrain a model whose tokeniser has one, and --apply_chat_template",
             )
         return self._codec.begin(_joined(messages))
 
@@ -109,8 +118,8 @@ class TemplateChat(PlainChat):
         rendered = self._render(messages, tools)
         if tools and rendered == self._render(messages, ()):
             raise ChatError(
-                "the tokeniser's chat template does not show tools to the policy: take a model "
-                "whose template does, or describe the tools in the messages"
+                "the tokeniser's chat template does not show tools to the policy",
+                "Take a model whose template does, or describe the tools in the messages",
             )
         return self.encode(rendered)
 

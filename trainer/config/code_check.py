@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from contract.durations import counted
 from contract.launch import distribution
@@ -41,6 +42,10 @@ from trainer.config import (
 )
 from trainer.config.code_findings import CodeCheck, Found, Tried, Trouble, of, read
 from trainer.config.config import Config
+
+if TYPE_CHECKING:
+    from env.environments.load import EnvironmentSpecError
+    from env.registry import RewardSpecError
 
 PACKAGES = ("PIL", "datasets", "numpy", "pyarrow", "transformers")
 """Of the extra `eval`: what reads the rows and runs the code."""
@@ -132,9 +137,7 @@ def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
             reward = reward_function(spec)
             flag = _in_python(reward) if spec == IN_PYTHON else flag
         except RewardSpecError as error:
-            trouble = unloaded(flag, error, error.raised)
-            problem = shown(_of_file(flag, error.problem))
-            yield replace(trouble, problem=problem, remedy=error.remedy)
+            yield unloaded(flag, error)
             continue
         if not prompts:
             problem = f"it was loaded and not run: no row of {config.prompt_data} is on this disk"
@@ -178,12 +181,14 @@ def try_combination(config: Config) -> Iterator[Trouble]:
         yield Trouble(flag, problem, ":".join(map(str, defined_at(combine))))
 
 
-def unloaded(flag: str, error: Exception, raised: Raised | None) -> Trouble:
+def unloaded(flag: str, error: RewardSpecError | EnvironmentSpecError) -> Trouble:
     """Return why a user's code cannot be loaded."""
+    raised = error.raised
     away = raised is not None and raised.cause is Cause.OUTAGE
     place = raised.place if raised else ""
-    problem = shown(_of_file(flag, str(error)))
-    trouble = Trouble(flag, problem, place or _file_in(flag), refuses=not away)
+    problem = shown(_of_file(flag, error.problem))
+    place = place or _file_in(flag)
+    trouble = Trouble(flag, problem, place, refuses=not away, remedy=error.remedy)
     return _of_machine(trouble, raised) if raised else trouble
 
 
@@ -195,7 +200,8 @@ def _file_in(flag: str) -> str:
 
 def _of_file(flag: str, problem: str) -> str:
     """Return a problem without its flag and file, which are before it already."""
-    return problem.removeprefix(f"{Path(_file_in(flag))}: ").removeprefix(f"{flag} ")
+    problem = problem.removeprefix(f"{Path(_file_in(flag))}: ").removeprefix(flag)
+    return problem.removeprefix(":").lstrip()
 
 
 def failed(flag: str, raised: Raised, when: str) -> Trouble:
@@ -284,12 +290,14 @@ def _scored(
         # None says that it does not judge a completion. A label that is an object may be the cause:
         # the check of the labels says so.
         refuses = impossible == len(errors) and not label_check.parts(prompts[0].label)
-        lacking = missing_return.found(Path(file)) if file and not impossible else None
+        lacking = missing_return.found(Path(file), line) if file and not impossible else None
         if lacking is not None:
             name, line = lacking
             question = f"is a `return` missing in {name} ({file}:{line})?"
             problem = f"it scores none of {rows}: {shown(errors[0])}: {question}"
             refuses = True
+        if not refuses:
+            problem += ". Samples without a score are left out of the training: return a number"
         yield Trouble(flag, problem, f"{file}:{line}" if file else "", refuses)
     elif all(map(answer_of, prompts)) and len(set(scored)) == 1 and scored[0] is not None:
         if others := _scored_otherwise(spec, reward, prompts, scored[0]):

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from contract.journal import journal_writer
 from env.environments.load import (
-    EnvironmentSpecError,
     agent_attempt,
+    begin,
     environment_factory,
     trial,
     verifiers_attempt,
 )
 from env.episodes.attempts import Attempt, EnvironmentAttempt, EpisodeRunner, OnFailure
-from env.episodes.chat import Chat, ChatError, PlainChat, TemplateChat
+from env.episodes.chat import Chat, PlainChat, TemplateChat
 from env.episodes.codec import TextCodec
 from env.episodes.environment import SingleTurn
 from env.episodes.types import Limits, Reply, ReplyStop, Turn
@@ -32,9 +32,6 @@ class OneReply(SingleTurn):
 
     async def step(self, reply: Reply) -> Turn:
         return Turn(done=reply.stop is not ReplyStop.LENGTH)
-
-
-QUESTION = ({"role": "user", "content": "question"},)
 
 
 def of_flags(config: Config) -> EpisodeSetup | None:
@@ -99,9 +96,6 @@ def attempt_of(config: Config, chat: Chat, codec: TextCodec) -> Attempt:
     if spec.startswith("verifiers:"):
         return verifiers_attempt(spec, arguments, chat, limits)
     factory = environment_factory(spec, arguments)
-    try:
-        with trial(factory) as environment:
-            chat.begin(QUESTION, environment.tools)
-    except ChatError as error:
-        raise EnvironmentSpecError(f"--environment {spec}: {error}") from error
+    with trial(factory) as environment:
+        begin(spec, chat, environment.tools)
     return EnvironmentAttempt(factory, chat, limits)

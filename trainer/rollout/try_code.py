@@ -125,7 +125,7 @@ def try_environment(
     try:
         attempt = episode_setup.attempt_of(config, chat, codec)
     except EnvironmentSpecError as error:
-        yield code_check.unloaded(flag, error, error.raised)
+        yield code_check.unloaded(flag, error)
         return
     errors = []
     unscored = 0

@@ -41,7 +41,7 @@ from trainer.cluster.placement import Placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.standby import StandbyRanks
 from trainer.cluster.stop import Stopped, StopRequest
-from trainer.config import data_columns, label_check, layout, reward_models
+from trainer.config import code_check, data_columns, label_check, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets
 from trainer.config.job_checks import engine_faults, model_faults
@@ -222,7 +222,8 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
         label = first[0].label
         if pure or label_check.parts(label):
             raise PromptError(label_check.blamed_on_labels(config, fault, label))
-        tell("first-rows", f"{ended(str(fault))} The run begins nevertheless.")
+        if not code_check.is_in_python(config):  # `train` has told it
+            tell("first-rows", f"{ended(str(fault))} The run begins nevertheless.")
     elif pure and (said := label_check.unreadable(config, pure, config.prompt_data, first)):
         tell("first-rows", f"{ended(said)} Samples of such rows are left out of the training.")
 

@@ -97,6 +97,8 @@ def test_a_template_without_tools_is_refused() -> None:
         TemplateChat(tokens).begin(TASK, [ADD])
     with pytest.raises(ChatError, match="--apply_chat_template"):
         PlainChat(tokens).begin(TASK, [ADD])
+    with pytest.raises(ChatError, match=r"no chat template, which .*\. Give --pretrain"):
+        PlainChat(tokenizer(None)).begin(TASK, [ADD])
 
 
 def test_a_template_that_hides_earlier_replies_is_refused() -> None:

@@ -252,6 +252,9 @@ def test_why_a_function_scores_nothing_is_said_with_its_line(
 def test_a_function_without_its_return_is_named(tiny: Tiny, tmp_path: Path, run_dir: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(
+        "def other(text):\n    float(len(text))\n\n"
+        "def judged(completions, **kwargs):\n    return [None for _ in completions]\n\n"
+        "def of_another(texts):\n    return [other(one) for one in texts]\n\n"
         "def score(text):\n    float(len(text))\n\n"
         "def log(text):\n    print(text)\n\n"
         "def rated(completions, **kwargs):\n    log('asked')\n"
@@ -259,7 +262,10 @@ def test_a_function_without_its_return_is_named(tiny: Tiny, tmp_path: Path, run_
     )
     (trouble,) = tried(config_of(tiny, run_dir, f"{own}:rated")).troubles
     assert trouble.refuses
-    assert f"the reward is None: is a `return` missing in score ({own}:1)?" in str(trouble)
+    assert f"the reward is None: is a `return` missing in score ({own}:10)?" in str(trouble)
+    (trouble,) = tried(config_of(tiny, run_dir, f"{own}:judged")).troubles
+    assert not trouble.refuses
+    assert f"the reward is None ({own}:4). Samples without a score are left out" in str(trouble)
 
 
 @pytest.mark.parametrize("name", ["nobody", "away"])

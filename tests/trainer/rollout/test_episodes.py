@@ -243,5 +243,7 @@ def test_tools_without_a_chat_template_are_refused(tiny: Tiny, tmp_path: Path) -
     config = tiny.config(
         tmp_path / "run", **flags(tmp_path, environment=f"{tmp_path}/tools.py:Doubling")
     )
-    with pytest.raises(EnvironmentSpecError, match="give --apply_chat_template"):
+    with pytest.raises(
+        EnvironmentSpecError, match="no chat template, which the environment's tools need"
+    ):
         train(config)

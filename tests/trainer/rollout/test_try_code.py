@@ -71,6 +71,9 @@ class Counting:
 
     def get_reward(self):
         return 0.25
+
+class Tooled(Twice):
+    tools = [{"type": "function", "function": {"name": "add"}}]
 """
 AGENT = """
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
@@ -144,6 +147,17 @@ def test_an_environment_that_fails_in_each_episode_is_a_fault_with_its_line(
     assert fault.refuses
     assert said in str(fault)
     assert fault.place.rpartition(":")[2] in (str(number), str(number - 1))
+
+
+def test_tools_without_a_chat_template_are_a_fault_of_the_model_and_not_of_the_file(
+    tiny: Tiny, file: Path, run_dir: Path
+) -> None:
+    (fault,) = tried(tiny, run_dir, environment=f"{file}:Tooled").faults
+    assert fault == (
+        f"--environment {file}:Tooled: the model's tokeniser has no chat template, which the "
+        "environment's tools need. Give --pretrain a model whose tokeniser has one, and "
+        "--apply_chat_template"
+    )
 
 
 def test_an_environment_without_its_server_is_a_warning(

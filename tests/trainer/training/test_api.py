@@ -405,7 +405,10 @@ def test_a_missing_trainer_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatc
 
 
 def test_objects_lose_their_names_when_the_run_has_ended(
-    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny,
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The first rows are scored before a cluster is joined: here by the function itself."""
     asked: list[RewardRequest] = []
@@ -414,22 +417,29 @@ def test_objects_lose_their_names_when_the_run_has_ended(
         asked.extend(requests)
         return [Score.of(1.0) for _ in requests]
 
+    def silent(completions: list[str], **columns: object) -> list[None]:
+        return [None for _ in completions]
+
     def refuse(layout: Layout) -> bool:
         raise placement.LayoutError("there is no cluster")
 
     monkeypatch.setattr(placement, "join", refuse)
-    with pytest.raises(ConfigError, match="there is no cluster"):
-        train(
-            pretrain=tiny.model,
-            prompt_data=tiny.prompts,
-            input_key="prompt",
-            label_key="answer",
-            reward=reward,
-            rollout_batch_size=4,
-            train_batch_size=4,
-            micro_train_batch_size=4,
-            run_dir=run_dir,
-        )
+    for scores in (reward, silent):
+        with pytest.raises(ConfigError, match="there is no cluster"):
+            train(
+                pretrain=tiny.model,
+                prompt_data=tiny.prompts,
+                input_key="prompt",
+                label_key="answer",
+                reward=scores,
+                rollout_batch_size=4,
+                train_batch_size=4,
+                micro_train_batch_size=4,
+                run_dir=run_dir,
+            )
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("none of the first") == 1
+    assert "warning: reward=silent: it scores none of the first 4 rows: the" in said.err
     assert asked
     assert asked[0].columns["answer"] == asked[0].label
     assert "python" not in REWARDS
