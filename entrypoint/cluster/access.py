@@ -226,6 +226,17 @@ class Keys:
 
 def keys_of(settings: Settings, token: str) -> Keys:
     """Return the keys of the head's run. Raises ConfigError if two of them are the same."""
+    keys = Keys(token, given_keys(settings, token))
+    keys.is_given, keys.takes_jobs = settings.token is not None, settings.takes_jobs
+    keys.forget(run_token.retired(RunFiles(settings.run_dir)))
+    return keys
+
+
+def given_keys(settings: Settings, token: str) -> dict[Access, str]:
+    """Return the keys that settings give. Raises ConfigError if two, or one and token, are alike.
+
+    `token`: "" if it is not known yet.
+    """
     given = {
         Access.READ: settings.read_key,
         Access.OPERATE: settings.operator_key,
@@ -240,10 +251,7 @@ def keys_of(settings: Settings, token: str) -> Keys:
             problem = f"is the same as {own}, which opens more"
             remedy = "give each its own, as `openssl rand -hex 24` prints, or leave it out"
             raise ConfigError([Fault(other, MASK, problem, remedy)])
-    keys = Keys(token, texts)
-    keys.is_given, keys.takes_jobs = settings.token is not None, settings.takes_jobs
-    keys.forget(run_token.retired(RunFiles(settings.run_dir)))
-    return keys
+    return texts
 
 
 def page_link(base: str, key: str, *, controls: bool = False, job: str = "") -> str:

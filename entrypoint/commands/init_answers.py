@@ -34,6 +34,8 @@ OTHER_ANSWERS = (
     "gold",
 )  # fmt: skip
 """Rarer names of the answers' column, in small letters without underscores."""
+PAIR = {"chosen", "rejected"}
+"""Columns of preferences."""
 ABSENT = object()
 MISTYPED_FILE = 0.9
 """difflib's ratio from which a file's name, with its end, counts as a mistyped one."""
@@ -225,7 +227,9 @@ class Data:
         return given
 
     def _which(self, what: str) -> str:
-        return f"which column has the {what}? {self._have}"
+        said = f"which column has the {what}? {self._have}"
+        pairs = ". These are pairs: docs/supervised.md, DPO or a reward model, trains on them"
+        return f"{said}{pairs}" if PAIR.issubset(self.columns) else said
 
     @property
     def _have(self) -> str:
@@ -276,6 +280,13 @@ def value_at(row: Mapping[str, Any], key: str) -> Any:
     from trainer.config import new_run
 
     return new_run.value_at(row, key, "")
+
+
+def unseen_passage(data: Data, input_key: str) -> str:
+    """Return what is said of a column that questions are about, and prompts lack; "" for none."""
+    from trainer.config import new_run
+
+    return new_run.unseen_passage(data.rows, input_key)
 
 
 def flags_in(file: Path, names: Collection[str]) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class NextSteps:
     """What else it reads, and that may be here."""
 
     def lines(self) -> Iterator[str]:
+        yield f"plan:  {self._verdict()}"
         yield f"look:  {self._where}{self._plan()}"
         if copied := self._copied():
             yield f"copy:  {self._where}{copied}"
@@ -81,6 +83,25 @@ class NextSteps:
         line = f"{plan} --nodes {self.nodes} --gpus {self.gpus}{memory} --config run.yaml"
         is_assumed = memory and self.platform not in MEMORY_KNOWN
         return f"{line}    # 80GB stands for the memory of your GPUs" if is_assumed else line
+
+    def _verdict(self) -> str:
+        """Return the verdict of that command, which tries no code here."""
+        from entrypoint.commands import cli, plan, plan_verdict
+        from entrypoint.config.read import read_settings
+
+        other = ["--nodes", str(self.nodes)]
+        if self.platform != NO_PLATFORM or self.gpus != discover.count():
+            other += ["--gpus", str(self.gpus)]
+            other += ["--gpu-memory", "80GB"] if self.gpus else []
+        elif self.nodes == 1:
+            other = []
+        call = cli.parse(["plan", *other, "--config", "run.yaml"])
+        environ = {"EXPECTED_WORKERS": "0", "ROLLCALL_CHECK_CODE": "0", **call.variables}
+        with contextlib.chdir(self.directory):
+            row = plan.plan(read_settings(environ, call.arguments), call.planned)
+        said = plan_verdict.sentence(row | {"lacks_run_dir": False, "warnings": []})
+        faults = [one["problem"] for one in row["faults"] if one["variable"] != plan_verdict.MEMORY]
+        return ": ".join([said, *faults[:1]])
 
     def _by_hand(self, *, worker: bool = False) -> str:
         """Return the command of the head, or of a worker, where no platform starts the nodes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,10 +19,12 @@ from contract.files import notice
 from contract.options import ConfigError, Fault, ended
 from contract.redaction import MASK
 from contract.resources import NodeResources
+from entrypoint.cluster import access
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.commands import arguments, node_shell, plan_layout, plan_secrets, plan_verdict
 from entrypoint.commands.cli import COLUMNS, LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
+from entrypoint.config.parsers import Tls
 from entrypoint.config.partly import SettingsError
 from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.role import Head, Worker
@@ -161,6 +163,14 @@ def _of_this_machine(settings: Settings, decided: Head | Worker) -> Iterator[Fau
     path = settings.preempt_file
     if path and path.parent.exists() and (problem := notice.unusable(path)):
         yield Fault("ROLLCALL_PREEMPT_FILE", str(path), problem, notice.REMEDY)
+    if settings.tls_mode is Tls.GIVEN:
+        from entrypoint.run.tls import given  # few plans need ssl
+
+        own = settings.node_address or ""
+        yield from _refused(lambda: given.texts(settings, own if _is_literal(own) else ""))
+    if isinstance(decided, Head):
+        token = settings.token.reveal() if settings.token else ""
+        yield from _refused(lambda: access.given_keys(settings, token))
     named, bind = role.head_address(settings), role.bind_address(settings)
     hosts = [bind, named.value if named else bind]
     if isinstance(decided, Head) and bind and all(map(_is_literal, hosts)):
@@ -168,6 +178,14 @@ def _of_this_machine(settings: Settings, decided: Head | Worker) -> Iterator[Fau
 
         if fault := address.bind_fault(settings):
             yield fault
+
+
+def _refused(check: Callable[[], object]) -> Iterator[Fault]:
+    """Yield the faults for which a check of `up` refuses."""
+    try:
+        check()
+    except ConfigError as error:
+        yield from error.faults
 
 
 def _is_literal(host: str) -> bool:

@@ -11,8 +11,10 @@ from typing import Any
 from env.data.columns import ANSWER_COLUMNS
 from env.data.rows import IMAGES, PromptError, Row
 
-COLUMNS = ("choices", "options", "candidates")
+COLUMNS = ("choices", "options", "candidates", "endings")
 """Usual names of the options' column, in small letters."""
+PASSAGES = ("passage", "article", "context", "support", "paragraph", "document", "story", "input")
+"""Usual names of the column of what a question is about, in small letters."""
 ASKED = 'End with "The answer is (X)", where X is the letter of the right option.'
 LETTERS = ascii_uppercase
 LETTER = re.compile(r"\(?([A-Za-z])[).:]?")
@@ -69,7 +71,7 @@ class Options:
         return all(text in shown for text in self.texts)
 
     def asked(self, question: str) -> str:
-        """Return the prompt: the question, the options with letters, and how to answer."""
+        """Return the end of the prompt: the question, options with letters, and how to answer."""
         lines = (f"{LETTERS[place]}. {text}" for place, text in enumerate(self.texts))
         return "\n".join([question.rstrip(), *lines, ASKED])
 
@@ -131,6 +133,16 @@ def unseen(rows: Sequence[Mapping[str, Any]], input_key: str, label_key: str | N
     return hidden[0].column if hidden and is_usual else ""
 
 
+def passage(row: Mapping[str, Any], input_key: str) -> tuple[str, str] | None:
+    """Return column and text of what a question is about, unless the prompt shows it."""
+    shown = "\n".join(_texts(_value(row, input_key)))
+    found = {column.lower(): (column, row[column]) for column in row}
+    texts = (found[name] for name in PASSAGES if name in found)
+    return next(
+        (one for one in texts if isinstance(one[1], str) and one[1].strip() not in shown), None
+    )
+
+
 def _is_answered(row: Mapping[str, Any], options: Options, label_key: str | None) -> bool:
     usual = (name for name in row if name in ANSWER_COLUMNS or "answer" in name.lower())
     answers = [_value(row, name) for name in ([label_key] if label_key else usual)]
@@ -146,7 +158,7 @@ def _value(row: Mapping[str, Any], key: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """Rows whose prompt has the options, and whose answer is a letter."""
+    """Rows whose prompt has the passage and the options, and whose answer is a letter."""
 
     rows: Sequence[Mapping[str, str]]
     left_out: int
@@ -167,6 +179,8 @@ def converted(
         question = _value(row, input_key)
         if not isinstance(question, str) or any(row.get(name) for name in IMAGES):
             return None
+        if about := passage(row, input_key):
+            question = f"{about[1].strip()}\n\n{question}"
         read.append((question, Options.of(row), _value(row, label_key)))
     numbers = {
         (number, len(options.texts))

@@ -78,7 +78,7 @@ class PlainChat:
     def begin(
         self, messages: Messages, tools: Sequence[ToolSpec], images: Sequence[Image] = ()
     ) -> list[int]:
-        if tools and getattr(self._tokenizer, "chat_template", self):
+        if tools and getattr(self._tokenizer, "chat_template", True):
             problem = "the environment has tools, and only a chat template shows them to the policy"
             raise ChatError(problem, "Give --apply_chat_template")
         if tools:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from contract.durations import counted
 from contract.launch import distribution
@@ -42,10 +42,6 @@ from trainer.config import (
 )
 from trainer.config.code_findings import CodeCheck, Found, Tried, Trouble, of, read
 from trainer.config.config import Config
-
-if TYPE_CHECKING:
-    from env.environments.load import EnvironmentSpecError
-    from env.registry import RewardSpecError
 
 PACKAGES = ("PIL", "datasets", "numpy", "pyarrow", "transformers")
 """Of the extra `eval`: what reads the rows and runs the code."""
@@ -181,7 +177,15 @@ def try_combination(config: Config) -> Iterator[Trouble]:
         yield Trouble(flag, problem, ":".join(map(str, defined_at(combine))))
 
 
-def unloaded(flag: str, error: RewardSpecError | EnvironmentSpecError) -> Trouble:
+class LoadError(Protocol):
+    """Why a reward or an environment cannot be loaded."""
+
+    problem: str
+    remedy: str
+    raised: Raised | None
+
+
+def unloaded(flag: str, error: LoadError) -> Trouble:
     """Return why a user's code cannot be loaded."""
     raised = error.raised
     away = raised is not None and raised.cause is Cause.OUTAGE

@@ -13,7 +13,7 @@ from contract.durations import counted
 from contract.files.os_errors import with_errno
 from contract.options import ended
 from env.data import choices
-from env.data.rows import PromptError, read_rows
+from env.data.rows import TRAIN, PromptError, read_rows
 from env.types import Prompt, RewardFunction, RewardRequest
 from env.user_code import Raised, same_fault
 
@@ -142,16 +142,23 @@ def without_options(config: Config, flag: str, path: Path) -> Iterator[str]:
 
     Environments show columns as they like. `flag` names the data set.
     """
-    if config.has_environment:
-        return
-    split = config.prompt_split if flag == "--prompt_data" else config.eval_split
+    if not config.has_environment:
+        split = config.prompt_split if flag == "--prompt_data" else config.eval_split
+        keys = config.input_key, config.label_key
+        yield from hidden_options(f"{flag} {path}", path, *keys, split)
+
+
+def hidden_options(
+    named: str, path: Path, input_key: str, label_key: str | None, split: str = TRAIN
+) -> Iterator[str]:
+    """Yield a sentence if prompts lack the options that their rows have. `named`: begins it."""
     try:
-        some = islice(read_rows(path, (config.input_key,), whole=True, split=split), SCORED)
+        some = islice(read_rows(path, (input_key,), whole=True, split=split), SCORED)
         rows = [row.fields for row in some]
     except PromptError:  # who reads all rows says it
         return
-    if column := choices.unseen(rows, config.input_key, config.label_key):
-        yield f"{flag} {path}: {unseen_options(column)}"
+    if column := choices.unseen(rows, input_key, label_key):
+        yield f"{named}: {unseen_options(column)}"
 
 
 def unseen_options(column: str) -> str:

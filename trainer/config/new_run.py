@@ -46,6 +46,7 @@ __all__ = [
     "may_be_on_hub",
     "own_file",
     "room",
+    "unseen_passage",
     "value_at",
 ]
 
@@ -91,7 +92,8 @@ def choices_of(data: Path, input_key: str, label_key: str, *, written: bool) -> 
 
     `written`: whether the rows may be others than the data's. Raises ValueError.
     """
-    column = choices.unseen(first_rows(data), input_key, label_key)
+    first = first_rows(data)
+    column = choices.unseen(first, input_key, label_key)
     if not column:
         return None
     rows = (row.fields for row in read_rows(data, (), whole=True))
@@ -100,11 +102,24 @@ def choices_of(data: Path, input_key: str, label_key: str, *, written: bool) -> 
         return Choices(unseen_options(column))
     text = "".join(json.dumps(row) + "\n" for row in found.rows)
     said = f"the options are in the column `{column}`, which no prompt shows"
+    if about := choices.passage(first[0], input_key):
+        said += f"; each prompt begins with the column `{about[0]}`"
     said += "" if found.first is None else f"; the answer {found.first} names the first one"
     if found.left_out:
         rest = counted(found.left_out, "row")
         said += f"; {rest} without options, or without a right one, left out"
     return Choices(said, text)
+
+
+def unseen_passage(rows: Sequence[Mapping[str, Any]], input_key: str) -> str:
+    """Return what is said of a column that questions are about, and prompts lack; "" for none."""
+    about = choices.passage(rows[0], input_key) if rows else None
+    if about is None:
+        return ""
+    return (
+        f"the column `{about[0]}` is not in the prompt: the model does not see it. If questions "
+        "are about it, write it into the column of the prompts"
+    )
 
 
 def value_at(row: Mapping[str, Any], key: str, otherwise: Any = None) -> Any:

@@ -16,7 +16,7 @@ from contract.files.os_errors import why_absent
 from contract.options import ConfigError, Fault, MissingFile, UnfinishedFile, did_you_mean
 from env.data.prompts import PromptError
 from env.data.rows import Row, chat_of_text, column_of, is_chat, read_rows
-from trainer.config import data_sets, model_files, unusual
+from trainer.config import data_sets, label_check, model_files, unusual
 from trainer.config.data_sets import is_hub_name
 from trainer.config.parse import read
 from trainer.config.reward_models import output_faults
@@ -287,6 +287,17 @@ def data_faults(flags: StageFlags, flag: str, name: str) -> Iterator[Fault]:
         yield Fault(own, column, f"{name} has no such column", has + (hint or near))
     if not lacking:
         yield from _value_faults(flags, row)
+
+
+def data_warnings(flags: StageFlags) -> Iterator[str]:
+    """Yield what the first rows of the data sets on this disk show that may be meant."""
+    if not isinstance(flags, SFTFlags) or not flags.answers_apart:
+        return
+    for flag in ("--dataset", "--eval_dataset"):
+        for name in datasets_of(getattr(flags, flag.removeprefix("--"))):
+            if not is_hub_name(name) and why_absent(Path(name)) is None:
+                named, keys = f"{flag} {name}", (flags.input_key, flags.output_key)
+                yield from label_check.hidden_options(named, Path(name), *keys)
 
 
 def _fit_faults(flags: StageFlags, row: Row, values: Mapping[str, Any]) -> Iterator[Fault]:

@@ -22,6 +22,7 @@ MOST_BYTES = 1024 * 1024
 def texts(settings: Settings, address: str) -> tuple[str, str, str]:
     """Return the texts of certificate, key and authorities, for the node at this address.
 
+    `address`: "" if it is not known yet; then nobody has looked whether the certificate has it.
     Raises ConfigError, which says which of them the other nodes would refuse, and why.
     """
     cert, key, ca = (
@@ -42,6 +43,8 @@ def texts(settings: Settings, address: str) -> tuple[str, str, str]:
         client = trusting(ca)
     except ssl.SSLError as error:
         _refuse(CA, ca, f"cannot be used ({error.reason})", "give certificates in PEM form")
+    if not address:
+        return found
     try:
         connect(server, client, address)
     except ssl.SSLCertVerificationError as error:

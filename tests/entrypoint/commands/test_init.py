@@ -286,6 +286,7 @@ CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "1"}]
     ("row", "words", "said"),
     [
         ({"messages": CHAT}, (), f"answers? train.jsonl has 'messages'. {SPLIT}"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, (), "'rejected'. These are pairs: docs/"),
         (
             {"messages": CHAT},
             ("--label-key", "messages"),
@@ -372,6 +373,29 @@ def test_multiple_choice_gets_its_options_into_the_prompt_as_the_docs_say(
     data = ("--prompt_data", "exam.jsonl", "--input_key", "question")
     report = planned(run, monkeypatch, "--gpus", "1", "--config", "run.yaml", *data)
     assert "the model does not see the options" in str(report["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            {"article": "a", "question": "b", "options": ["c", "d"], "answer": "A"},
+            "which no prompt shows; each prompt begins with the column `article`",
+        ),
+        (
+            {"passage": "a", "question": "b", "answer": True},
+            "the column `passage` is not in the prompt: the model does not see it",
+        ),
+    ],
+)
+def test_what_a_question_is_about_is_in_the_prompt_or_noted(
+    run: Path, row: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "train.jsonl").write_text(json.dumps(row) + "\n")
+    assert written(run) == 0
+    noted = capsys.readouterr().err
+    assert said in noted
+    assert noted.count("note:") == 1
 
 
 @pytest.mark.parametrize("platform", PLACES)

@@ -58,6 +58,30 @@ def test_more_nodes_without_a_platform_have_the_workers_line(
     assert re.search("each of the 2 others.*\n.* RAY_WORKER=1 ROLLCALL_HEAD_ADDRESS=HEAD ", said)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--gpus", "8", "--model", "Qwen/Qwen2.5-0.5B"),
+            r"this command would run: 1 step on 1 node, with \S+ GiB or more of its 74.5 GiB",
+        ),
+        (
+            ("--gpus", "1", "--model", "meta-llama/Llama-2-70b-hf"),
+            "this command would not start, for 1 fault: no layout fits: by the estimate a GPU",
+        ),
+        (
+            ("--gpus", "0", "--model", "meta-llama/Llama-2-70b-hf"),
+            r"this command does not fit: it needs \S+ GiB or more",
+        ),
+    ],
+)
+def test_whether_the_model_fits_is_said(
+    run: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert written(run, *words) == 0
+    assert re.search(rf"^plan:  {said}", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_two_nodes_have_one_other(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert written(run, "--nodes", "2") == 0
     assert "on the other node, HEAD being" in capsys.readouterr().out

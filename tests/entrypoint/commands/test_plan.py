@@ -491,5 +491,14 @@ def test_plan_refuses_the_addresses_and_files_that_up_refuses_here(
     notice = {"ROLLCALL_PREEMPT_FILE": str(tmp_path / "notice"), "EXPECTED_WORKERS": "0"}
     assert plan.main(read_settings({"ROLLCALL_JOB": "true", **notice}), as_json=False) == 64
     assert "is there, and is not a regular file" in capsys.readouterr().err
+    lost = {f"ROLLCALL_TLS_{one}": "/lost.pem" for one in ("CERT", "KEY", "CA")}
+    keys = {f"ROLLCALL_{one}_KEY": SECRET for one in ("READ", "SUBMIT")}
+    for given, said in (
+        (lost, "ROLLCALL_TLS_CERT='/lost.pem' cannot be read: No such file or directory"),
+        (keys, "is the same as ROLLCALL_SUBMIT_KEY, which opens more"),
+    ):
+        typed = {"ROLLCALL_JOB": "true", "EXPECTED_WORKERS": "0", **given}
+        assert plan.main(read_settings(typed), as_json=False) == 64
+        assert said in capsys.readouterr().err
     named = read_settings(bound | {"ROLLCALL_BIND": "a-name-of-the-cluster"})
     assert "ROLLCALL_BIND" not in str(plan.plan(named)["faults"]), "no name server is asked"

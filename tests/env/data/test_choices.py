@@ -73,6 +73,50 @@ def test_other_rows_are_no_multiple_choice_or_show_their_options(row: dict[str, 
     assert unseen([row], "question", "answer") == ""
 
 
+@pytest.mark.parametrize(
+    ("row", "answer", "prompt"),
+    [
+        (  # RACE
+            {
+                "article": "An apple is red.\n",
+                "question": "Which?",
+                "options": TEXTS,
+                "answer": "B",
+            },
+            "B",
+            f"An apple is red.\n\n{ASKED_OF}",
+        ),
+        (  # MMLU
+            {"subject": "botany", "question": "Which?", "choices": TEXTS, "answer": 0},
+            "A",
+            ASKED_OF,
+        ),
+        (  # ARC, and a passage that the question begins with
+            {
+                "context": "Look.",
+                "question": "Look. Which?",
+                "choices": {"text": TEXTS, "label": ["1", "2", "3"]},
+                "answer": "3",
+            },
+            "C",
+            f"Look. {ASKED_OF}",
+        ),
+        (  # HellaSwag
+            {"ctx_a": "Wh", "question": "Which?", "endings": TEXTS, "answer": "2"},
+            "C",
+            ASKED_OF,
+        ),
+    ],
+)
+def test_rows_of_public_data_have_passage_question_and_options_in_the_prompt(
+    row: dict[str, Any], answer: str, prompt: str
+) -> None:
+    assert unseen([row], "question", "answer")
+    found = converted([row], "question", "answer")
+    assert found is not None
+    assert found.rows == [{"prompt": prompt, "answer": answer}]
+
+
 def test_a_question_with_an_image_stays_as_it_is() -> None:
     row = {"question": "Which?", "options": TEXTS, "answer": "B", "image": "a.png"}
     assert converted([row], "question", "answer") is None

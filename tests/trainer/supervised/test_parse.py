@@ -14,7 +14,7 @@ import pytest
 from contract.options import ConfigError
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.config.schema import flags_of
-from trainer.supervised.parse import Command, check, content_faults, parse
+from trainer.supervised.parse import Command, check, content_faults, data_warnings, parse
 from trainer.supervised.stages import STAGES, DPOFlags
 
 CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -200,3 +200,19 @@ def test_faults_of_flags_and_of_columns_are_told_at_once(tmp_path: Path) -> None
     with pytest.raises(ConfigError) as caught:  # which column is meant is not known
         check("dpo", [*words, "--rejectedkey", "rejected", "--learning_rate", "x"])
     assert [fault.path for fault in caught.value.faults] == ["--rejectedkey", "--learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("question", "said"), [("Which?", ["`choices` is not in the prompt"]), ("A car, a stone?", [])]
+)
+def test_options_that_no_prompt_shows_are_warned_of(
+    tmp_path: Path, question: str, said: list[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    row = {"input": question, "choices": ["A car", "a stone"], "output": "B"}
+    file.write_text(json.dumps(row))
+    found = data_warnings(
+        command("sft", dataset=file, input_key="input", output_key="output").flags
+    )
+    for warning, words in zip(found, said, strict=True):
+        assert warning.startswith(f"--dataset {file}: the column {words}")

@@ -7,6 +7,7 @@ from trainer.supervised import batches
 from trainer.supervised.parse import (
     Command,
     check,
+    data_warnings,
     given_texts,
     parse,
     unchecked,
@@ -17,6 +18,7 @@ __all__ = [
     "Command",
     "batches",
     "check",
+    "data_warnings",
     "given_texts",
     "models_of_hub",
     "parse",

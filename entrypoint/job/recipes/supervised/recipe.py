@@ -86,7 +86,10 @@ class Supervised(TorchRun):
         shared = (
             "all ranks read checkpoints, which lie in the run directory: all nodes must share it"
         )
-        found = _command(settings).warnings
+        from entrypoint.job.recipes.builtin.stages import data_warnings
+
+        command = _command(settings)
+        found = (*command.warnings, *data_warnings(command.flags))
         return found if settings.shares_run_dir else (*found, shared)
 
     def hub_notes(self, settings: Settings) -> Sequence[str]:
