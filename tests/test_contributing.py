@@ -217,16 +217,17 @@ print(scores(settings, Rewards(whole=np.array([0.0, 1.0, 2.0, 5.0])), np.full(4,
 
 def test_a_policy_loss_with_a_flag_of_its_own(tree: Path) -> None:
     edits: Edits = {
-        "trainer/config/policy_loss_formulas.py": lambda text: after(
+        "trainer/config/policy_losses.py": after(
             "POLICY_LOSSES = {\n",
             """\
-    "tilted": PolicyLoss(
-        formula=tilted, settings=frozenset({"tilt"}), paper="Doe 2026, equation 1"
-    ),
+    "tilted": PolicyLoss(settings=frozenset({"tilt"}), paper="Doe 2026, equation 1"),
 """,
+        ),
+        "trainer/algorithms/policy_loss_formulas.py": lambda text: after(
+            "FORMULAS: Mapping[str, Formula] = {\n", '    "tilted": tilted,\n'
         )(
             text.replace(
-                "\nCLIP = frozenset(",
+                "\nFORMULAS: ",
                 '''
 def tilted(tokens: PolicyTokens, bounds: Bounds) -> TokenLosses:
     """Return −ρA + tilt."""
@@ -234,7 +235,7 @@ def tilted(tokens: PolicyTokens, bounds: Bounds) -> TokenLosses:
     return TokenLosses(values, values > float("inf"))
 
 
-CLIP = frozenset(''',
+FORMULAS: ''',
             )
         ),
         "trainer/config/options/algorithm.py": after(

@@ -17,7 +17,7 @@ from contract.exit_codes import ExitCode
 from entrypoint.commands import init_answers, init_choices, init_kept
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.init_answers import OWN, AnswerError, Data, Place
-from entrypoint.commands.init_chat import Chat
+from entrypoint.commands.init_chat_template import Chat
 from entrypoint.commands.init_choices import Choices
 from entrypoint.commands.init_files import RUN, reward_of, test_of
 from entrypoint.commands.init_kept import RUN_FILE

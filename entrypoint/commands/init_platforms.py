@@ -56,6 +56,8 @@ class PlatformFile:
     name: str
     """Of the file that is written."""
     make: Callable[[str, Cluster], str]
+    has_image: bool
+    """Whether it names the image, so that `init` says where to write another."""
 
 
 def written(platform: str, cluster: Cluster) -> dict[str, str]:
@@ -236,6 +238,10 @@ def _runpod(text: str, cluster: Cluster) -> dict[str, Any]:
     return template
 
 
+NO_PLATFORM = "none"
+WITH_FLAG = "as `init --image NAME` does"
+
+
 @dataclass(frozen=True, slots=True)
 class PlatformFiles:
     files: tuple[PlatformFile, ...] = ()
@@ -249,25 +255,30 @@ class PlatformFiles:
     """Where the command is typed that copies the run's files to that storage."""
     outside: str = ""
     """Path of that storage there, if it is another."""
+    image: str = IMAGE
+    """What stands for the image until the user's name replaces it."""
+    image_remedy: str = f"write it there, {WITH_FLAG} (docs/platforms/index.md#the-image)"
 
 
-NO_PLATFORM = "none"
 COMPOSE, KUBERNETES, RUNPOD, SLURM = "compose", "kubernetes", "runpod", "slurm"
 PLATFORMS: Mapping[str, PlatformFiles] = {
     NO_PLATFORM: PlatformFiles(),
     SLURM: PlatformFiles(
-        (PlatformFile("slurm/rollcall.sbatch", "rollcall.sbatch", _slurm),),
+        (PlatformFile("slurm/rollcall.sbatch", "rollcall.sbatch", _slurm, has_image=True),),
         "sbatch rollcall.sbatch",
+        image="{mount}/rollcall.sqsh",
+        image_remedy="make that file (docs/platforms/slurm.md#the-image), or write another, "
+        f"{WITH_FLAG}",
     ),
     KUBERNETES: PlatformFiles(
-        (PlatformFile("kubernetes/chart/values.yaml", "values.yaml", _kubernetes),),
+        (PlatformFile("kubernetes/chart/values.yaml", "values.yaml", _kubernetes, has_image=True),),
         "helm install {name} {chart} --values values.yaml",
         copied="job/data is a pod that has the claim: docs/platforms/kubernetes.md#your-files",
     ),
     "dstack": PlatformFiles(
         (
-            PlatformFile("dstack/task.dstack.yml", "task.dstack.yml", _dstack),
-            PlatformFile("dstack/fleet.dstack.yml", "fleet.dstack.yml", _dstack_fleet),
+            PlatformFile("dstack/task.dstack.yml", "task.dstack.yml", _dstack, has_image=True),
+            PlatformFile("dstack/fleet.dstack.yml", "fleet.dstack.yml", _dstack_fleet, has_image=False),
         ),
         "dstack apply -f fleet.dstack.yml && dstack apply -f task.dstack.yml",
         copied="on a machine of the fleet: the task sees it as {mount}",
@@ -275,23 +286,24 @@ PLATFORMS: Mapping[str, PlatformFiles] = {
     ),
     "skypilot": PlatformFiles(
         (
-            PlatformFile("skypilot/task.yaml", "task.yaml", _skypilot),
-            PlatformFile("skypilot/volume.yaml", "volume.yaml", _skypilot_volume),
+            PlatformFile("skypilot/task.yaml", "task.yaml", _skypilot, has_image=True),
+            PlatformFile("skypilot/volume.yaml", "volume.yaml", _skypilot_volume, has_image=False),
         ),
         "sky volumes apply volume.yaml && sky launch --cluster rollcall task.yaml",
         copied="in a pod that has the volume: docs/platforms/skypilot.md",
     ),
     COMPOSE: PlatformFiles(
         (
-            PlatformFile("cuda.yaml", "compose.yaml", _compose),
-            PlatformFile("env/tcp.env", "env/tcp.env", _as_it_is),
+            PlatformFile("cuda.yaml", "compose.yaml", _compose, has_image=True),
+            PlatformFile("env/tcp.env", "env/tcp.env", _as_it_is, has_image=False),
         ),
         "docker compose up",
+        image_remedy=f"set IMAGE, or write it, {WITH_FLAG}",
     ),
     RUNPOD: PlatformFiles(
         (
-            PlatformFile("runpod/head.json", "head.json", _runpod_head),
-            PlatformFile("runpod/worker.json", "worker.json", _runpod_worker),
+            PlatformFile("runpod/head.json", "head.json", _runpod_head, has_image=True),
+            PlatformFile("runpod/worker.json", "worker.json", _runpod_worker, has_image=True),
         ),
         note="make the templates of head.json and worker.json: docs/platforms/runpod.md",
         storage="/workspace",
@@ -332,23 +344,10 @@ class Placeholder:
 
 def image_of(platform: str, shared: str) -> Placeholder | None:
     """Return what stands for the image if none was named; None without files of a platform."""
-    images = "docs/platforms/index.md#the-image"
-    with_flag = "as `init --image NAME` does"
-    if platform == NO_PLATFORM:
-        return None
-    if platform == SLURM:
-        made = f"make that file (docs/platforms/slurm.md#the-image), or write another, {with_flag}"
-        name = f"{mount_of(platform, shared)}/rollcall.sqsh"
-        return Placeholder(name, ("rollcall.sbatch",), made)
-    if platform == COMPOSE:
-        return Placeholder(IMAGE, ("compose.yaml",), f"set IMAGE, or write it, {with_flag}")
-    named: dict[str, tuple[str, ...]] = {
-        KUBERNETES: ("values.yaml",),
-        "dstack": ("task.dstack.yml",),
-        "skypilot": ("task.yaml",),
-        RUNPOD: ("head.json", "worker.json"),
-    }
-    return Placeholder(IMAGE, named[platform], f"write it there, {with_flag} ({images})")
+    of = PLATFORMS[platform]
+    files = tuple(file.name for file in of.files if file.has_image)
+    name = of.image.format(mount=mount_of(platform, shared))
+    return Placeholder(name, files, of.image_remedy) if files else None
 
 
 def start_of(platform: str, name: str, where: str) -> str:

@@ -29,7 +29,7 @@ PAGE = (ROOT / "docs" / "algorithms.md").read_text()
 SAME = """
 import numpy as np
 from trainer.algorithms.advantages import normalised
-from trainer.config.policy_loss_formulas import clipped_surrogate
+from trainer.algorithms.policy_loss_formulas import clipped_surrogate
 
 
 def loss(tokens, bounds):

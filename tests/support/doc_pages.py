@@ -19,9 +19,10 @@ from entrypoint.run.failure_classes import FAILURES
 from tests.support.repository import ROOT
 from tests.support.variable_groups import GROUPS, nodes_of
 from tests.support.walks import page as walks
+from trainer.algorithms import policy_loss_formulas
 from trainer.config.config import Config
 from trainer.config.parity import default, effect, markdown, with_tables
-from trainer.config.policy_loss_formulas import POLICY_LOSSES
+from trainer.config.policy_losses import POLICY_LOSSES
 from trainer.config.schema import Declared, flags_of
 from trainer.supervised.options import StageFlags
 from trainer.supervised.stages import STAGES
@@ -106,7 +107,7 @@ def losses() -> str:
 def formulas() -> str:
     """The table of the policy losses' formulas."""
     rows = (
-        (f"`{name}`", _formula(loss.formula.__doc__), loss.paper)
+        (f"`{name}`", _formula(policy_loss_formulas.FORMULAS[name].__doc__), loss.paper)
         for name, loss in POLICY_LOSSES.items()
     )
     return markdown_table(FORMULAS, rows)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainer.checkpoint.labels import PIECE_BYTES
+from trainer.checkpoint.memory_shards import Contents, ShardManifest
 from trainer.checkpoint.replica_store import digest_of, pieces, view
-from trainer.checkpoint.shard_manifest import Contents, ShardManifest
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.shared_memory import Segment
 

@@ -3,7 +3,7 @@
 The N action tokens of one micro-batch lie end to end, whole sequences only. A loss is the sum over
 tokens of weight x token loss. `token_weights` computes the weights once for the *whole* optimizer
 step, so the gradients, added up over micro-batches and ranks, do not depend on how the step was
-split. The policy losses' formulas are in `trainer.config.policy_loss_formulas`.
+split. The policy losses' formulas are in `policy_loss_formulas`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,8 @@ from trainer.algorithms.importance_sampling import Correction, correct, segment_
 from trainer.algorithms.kl import kl
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.algorithms.own_functions import OwnFunction, described
-from trainer.config.policy_loss_formulas import (
-    Bounds,
-    EngineCorrection,
-    PolicyTokens,
-    RatioLevel,
-    TokenLosses,
-)
+from trainer.algorithms.policy_loss_formulas import FORMULAS, Bounds, PolicyTokens, TokenLosses
+from trainer.config.policy_losses import EngineCorrection, RatioLevel
 from trainer.types import IntArray
 
 RATIO_LIMIT = 20.0
@@ -107,9 +102,7 @@ def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> LossPart:
 def _token_losses(tokens: PolicyTokens, objective: PolicyObjective) -> TokenLosses:
     if objective.own:
         return own_losses(objective.own, tokens, objective.loss)
-    formula = objective.loss.policy_loss.formula
-    assert formula is not None
-    found = formula(tokens, objective.loss)
+    found = FORMULAS[objective.loss.policy_loss_type](tokens, objective.loss)
     return found if isinstance(found, TokenLosses) else _unclipped(found)
 
 

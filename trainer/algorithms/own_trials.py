@@ -8,9 +8,9 @@ import numpy as np
 
 from trainer.algorithms.advantages import Completions, Rewards, own_estimate
 from trainer.algorithms.own_functions import OwnFunction
+from trainer.algorithms.policy_loss_formulas import PolicyTokens
 from trainer.config.config import Config
 from trainer.config.options.algorithm import LossSettings
-from trainer.config.policy_loss_formulas import PolicyTokens
 
 
 def run(config: Config) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from contract.files import stored_json
-from trainer.checkpoint.shard_manifest import Contents, ShardManifest
+from trainer.checkpoint.memory_shards import Contents, ShardManifest
 from trainer.cluster.shared_memory import Entry
 
 FORMAT = b"rollcall-label-2"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from contract.manifest import WrittenFile
-from trainer.checkpoint.shard_manifest import ShardManifest
+from trainer.checkpoint.memory_shards import ShardManifest
 from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.writer import DriverState
 

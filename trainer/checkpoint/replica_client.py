@@ -9,9 +9,9 @@ import ray
 from ray.exceptions import RayError
 
 from trainer.checkpoint import replica_ring as ring
+from trainer.checkpoint.memory_shards import ShardManifest
 from trainer.checkpoint.protocol import Receipt, ReplicaPlace, Snapshot, Targets
 from trainer.checkpoint.replica_store import Bytes, NoRoomError, digest_of, pieces
-from trainer.checkpoint.shard_manifest import ShardManifest
 from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.staging import HostBuffer, state_in
 from trainer.checkpoint.state import State, merged

@@ -17,9 +17,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contract.files.child_variables import ATTEMPT
 from contract.run_dir import write_atomically
+from trainer.checkpoint.memory_shards import ShardManifest
 from trainer.checkpoint.protocol import StoreName
 from trainer.checkpoint.replica_store import ReplicaStore
-from trainer.checkpoint.shard_manifest import ShardManifest
 from trainer.cluster.host_memory import SNAPSHOT_SHARE
 from trainer.cluster.tcp_stream import StreamSource
 from trainer.config.config import Config

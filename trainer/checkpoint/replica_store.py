@@ -28,7 +28,7 @@ from contract.files.child_variables import NODE_DIR
 from contract.run_dir import RunFiles
 from trainer.checkpoint import labels
 from trainer.checkpoint.labels import PIECE_BYTES, LabelError
-from trainer.checkpoint.shard_manifest import Key, ShardManifest
+from trainer.checkpoint.memory_shards import Key, ShardManifest
 from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Address, Segment

@@ -30,6 +30,7 @@ from contract.journal_file.index import landmarks
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from trainer.checkpoint import replica_ring as ring
+from trainer.checkpoint.memory_shards import ShardManifest, newest_complete
 from trainer.checkpoint.protocol import (
     Checkpointable,
     Receipt,
@@ -38,7 +39,6 @@ from trainer.checkpoint.protocol import (
     StoreName,
     Targets,
 )
-from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
 from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster.calls import first_line

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from contract.files.fd_store import LABEL
 from trainer.checkpoint import labels
-from trainer.checkpoint.shard_manifest import ShardManifest
+from trainer.checkpoint.memory_shards import ShardManifest
 from trainer.checkpoint.writer import RunState
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.checkpoint.shard_manifest import Contents
+from trainer.checkpoint.memory_shards import Contents
 from trainer.checkpoint.state import State
 from trainer.cluster.shared_memory import ALIGNMENT, Address, Entry, Segment, aligned
 from trainer.cluster.tcp_stream import Server, StreamSource

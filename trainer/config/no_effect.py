@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trainer.config import environments, layout, unusual
 from trainer.config.config import Config, declared_flags
 from trainer.config.data_sets import TRAIN
-from trainer.config.policy_loss_formulas import FORMULA_SETTINGS, EngineCorrection
+from trainer.config.policy_losses import FORMULA_SETTINGS, EngineCorrection
 
 
 @dataclass(frozen=True, slots=True)

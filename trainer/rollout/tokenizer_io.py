@@ -1,4 +1,4 @@
-"""Converts text to tokens and back, in the same way for every kind of engine."""
+"""Requests to tokens, and generated tokens to completions, the same for every kind of engine."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each function begins with a call of the recorder, which is added when its module is imported. So
 threads of other languages are seen, and nothing else is slowed down. A function is written at most
-once each `PAUSE` seconds for each thread.
+once each `PAUSE` seconds for each thread, and not if an import calls it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import os
+import sys
 import threading
 import time
 from importlib.machinery import SourceFileLoader
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import CodeType
 
 PAUSE = 0.02
-PACKAGES = ("contract", "entrypoint", "env", "trainer")
+PACKAGES = ("contract", "entrypoint", "env", "rollcall", "trainer")
 ROOT = os.environ["WALK_ROOT"]
 LOG = Path(os.environ["WALK_LOG"])
 TITLE = Path("/proc/self/cmdline")
@@ -63,7 +64,7 @@ class Recorder:
 
     def __call__(self, file: str, function: str) -> None:
         now, key = time.time(), (file, function, threading.get_ident())
-        if now < self._next.get(key, 0.0):
+        if now < self._next.get(key, 0.0) or imported():
             return
         self._next[key] = now + PAUSE
         if self._pid != os.getpid():  # also after a fork
@@ -74,6 +75,17 @@ class Recorder:
         thread = threading.current_thread().name
         row = (f"{now:.6f}", file, function, thread, title[:300])
         os.write(self._log, ("\t".join(row) + "\n").encode())
+
+
+def imported() -> bool:
+    """Return whether an import of this product's runs, and calls what is recorded."""
+    frame = sys._getframe(2)
+    while before := frame.f_back:
+        code, name = frame.f_code, frame.f_globals.get("__name__", "")
+        if code.co_name == "<module>" and name.partition(".")[0] in PACKAGES:
+            return True
+        frame = before
+    return False
 
 
 def compiled(loader: SourceFileLoader, name: str) -> CodeType | None:

@@ -18,7 +18,7 @@ from trainer.algorithms.kl import kl
 from trainer.algorithms.losses import PolicyInputs, ValueInputs, token_weights
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.config.options.algorithm import CorrectionSettings, KLSettings
-from trainer.config.policy_loss_formulas import POLICY_LOSSES
+from trainer.config.policy_losses import POLICY_LOSSES
 
 LOW, HIGH = 0.8, 1.2
 

@@ -32,7 +32,7 @@ def tried(tiny: Tiny, run: Path, directory: Path, loss: str, worth: str) -> str:
 def test_right_functions_pass(tiny: Tiny, run_dir: Path, tmp_path: Path) -> None:
     assert tried(tiny, run_dir, tmp_path, SURROGATE, CENTRED) == ""
     with_clipped = (
-        "from trainer.config.policy_loss_formulas import TokenLosses\n"
+        "from trainer.algorithms.policy_loss_formulas import TokenLosses\n"
         f"    {SURROGATE.replace('return', 'losses =')}\n"
         "    return TokenLosses(losses, tokens.advantages < 0)"
     )

@@ -21,8 +21,8 @@ from tests.support.damage import damaged, flipped
 from tests.support.sheets import sheet, sheet_of
 from trainer.checkpoint import labels
 from trainer.checkpoint.labels import LabelError
+from trainer.checkpoint.memory_shards import Contents, ShardManifest, newest_complete
 from trainer.checkpoint.replica_store import ReplicaStore
-from trainer.checkpoint.shard_manifest import Contents, ShardManifest, newest_complete
 from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.staging import state_in
 from trainer.checkpoint.writer import RunState

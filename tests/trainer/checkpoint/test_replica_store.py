@@ -21,9 +21,9 @@ from contract.files.fd_store import LABEL
 from contract.run_dir import RunFiles
 from tests.support.sheets import RANKS, SIZE, sheet, sheet_of
 from trainer.checkpoint import labels, replica_client
+from trainer.checkpoint.memory_shards import ShardManifest, newest_complete
 from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replica_store import NoRoomError, ReplicaStore, TornError, view
-from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
 from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.staging import StagingBuffers
 from trainer.checkpoint.state import State

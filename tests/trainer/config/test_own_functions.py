@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.tiny_run import Tiny, faults_of
 from trainer.config.no_effect import warnings_between
-from trainer.config.policy_loss_formulas import FORMULA_SETTINGS
+from trainer.config.policy_losses import FORMULA_SETTINGS
 
 RIGHT = "def mine(tokens, bounds):\n    ...\n\ndef worth(completions):\n    ...\n"
 STOPS = "raise SystemExit('it was run')\n"

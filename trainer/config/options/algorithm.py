@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.config.estimators import CALLED, ESTIMATORS, OWN, Baseline, Estimator
-from trainer.config.policy_loss_formulas import OWN_LOSS, POLICY_LOSSES, PolicyLoss
+from trainer.config.policy_losses import OWN_LOSS, POLICY_LOSSES, PolicyLoss
 from trainer.config.schema import Group
 
 LARGEST_ERROR = 0.2

@@ -5,6 +5,15 @@ from __future__ import annotations
 from trainer.config.translate.rows import Answer, Values, absent, needless, number, shown
 
 VERL_LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
+TRL_LOSSES = {
+    "dapo": ("ppo", "token"),
+    "grpo": ("ppo", "sequence"),
+    "dr_grpo": ("ppo", "constant"),
+    "cispo": ("cispo", "token"),
+    "sapo": ("sapo", "sequence"),
+}
+"""TRL's loss_type → our loss and its --loss_aggregation."""
+TRL_OTHERS = [theirs for theirs, (ours, _) in TRL_LOSSES.items() if ours != "ppo"]
 
 
 def verl_sapo(value: str, values: Values) -> Answer:
@@ -23,8 +32,9 @@ def trl_policy_loss(value: str, values: Values) -> Answer:
     """Return the loss of --loss_type and --importance_sampling_level together."""
     kind = values.text("loss_type")
     of_sequences = values.text("importance_sampling_level") == "sequence"
-    if kind in ("cispo", "sapo"):
-        return absent(f"{kind} with ratios of sequences is absent") if of_sequences else kind
+    if kind in TRL_OTHERS:
+        of_tokens = TRL_LOSSES[kind][0]
+        return absent(f"{kind} with ratios of sequences is absent") if of_sequences else of_tokens
     return "gspo" if of_sequences else "ppo"
 
 

@@ -366,10 +366,10 @@ KEYS = [
     Row("importance_sampling_level", "policy_loss_type", by=losses.trl_policy_loss,
         default="token"),
     Row("loss_type", "policy_loss_type", by=losses.trl_policy_loss, default="dapo",
-        note="cispo and sapo; others: ppo, or gspo with importance_sampling_level sequence"),
+        note=f"{' and '.join(losses.TRL_OTHERS)}; others: ppo, or gspo with "
+        "importance_sampling_level sequence"),
     Row("loss_type", "loss_aggregation",
-        by=chosen(dapo="token", grpo="sequence", dr_grpo="constant", cispo="token",
-                  sapo="sequence"),
+        by=chosen(**{theirs: how for theirs, (_, how) in losses.TRL_LOSSES.items()}),
         default="dapo", note="bnpo, luspo and vespo are absent"),
     Row("sapo_temperature_pos", "sapo_temperature_pos", by=losses.trl_sapo, default="1.0"),
     Row("sapo_temperature_neg", "sapo_temperature_neg", by=losses.trl_sapo, default="1.05"),

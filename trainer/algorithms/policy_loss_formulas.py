@@ -1,32 +1,17 @@
-"""Formulas of the policy losses, and what else depends on each: ratio, correction, flags, paper.
+"""The formulas of the policy losses: the loss of each token, before weights and aggregation.
 
-The formulas use methods of tensors only, so that planning a run needs no torch.
+They use methods of tensors only. `losses.policy_loss` computes the ratio, and makes one loss of
+the tokens' losses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class RatioLevel(StrEnum):
-    """What has one ratio π/π_old: `losses.policy_loss` computes it."""
-
-    TOKEN = "token"
-    SEQUENCE = "sequence"
-
-
-class EngineCorrection(StrEnum):
-    """How --is_correction_level changes the loss: `losses.policy_loss` does it."""
-
-    TOKEN_WEIGHTS = "weights of tokens"
-    SEQUENCE_WEIGHTS = "geometric means of the weights of a sequence's tokens"
-    ENGINE_RATIO = "the ratio is taken to the engine itself, without bounds"
 
 
 class Bounds(Protocol):
@@ -73,21 +58,6 @@ Formula = Callable[[PolicyTokens, Bounds], "TokenLosses | Tensor"]
 """One without clipped tokens returns the losses of tokens [N] alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyLoss:
-    """A policy loss."""
-
-    formula: Formula | None
-    """None: a run loads it from a user's file (`PolicyObjective.formula`)."""
-    level: RatioLevel = RatioLevel.TOKEN
-    correction: EngineCorrection = EngineCorrection.TOKEN_WEIGHTS
-    aggregations: tuple[str, ...] = ("token", "sequence", "constant")
-    """Values of --loss_aggregation that it allows; the first one replaces the others."""
-    settings: frozenset[str]
-    """Names of the flags that the formula reads, of `FORMULA_SETTINGS`."""
-    paper: str
-
-
 def clipped_surrogate(tokens: PolicyTokens, bounds: Bounds) -> TokenLosses:
     """Return −min(ρA, clip(ρ, 1 − low, 1 + high) A), at most −cA for A < 0 with dual clip c."""
     ratio = tokens.log_ratio.exp()
@@ -131,46 +101,11 @@ def geometric_mean(tokens: PolicyTokens, bounds: Bounds) -> TokenLosses:
     return TokenLosses(-ratio * tokens.sequence_mean(tokens.advantages), clipped < free)
 
 
-CLIP = frozenset({"eps_clip", "eps_clip_low_high"})
-
-POLICY_LOSSES = {
-    "ppo": PolicyLoss(
-        formula=clipped_surrogate,
-        settings=CLIP | {"dual_clip"},
-        paper="Schulman 2017, equation 7; two bounds: Yu 2025, equation 8; "
-        "dual clip: Ye 2020, equation 5",
-    ),
-    "gspo": PolicyLoss(
-        formula=clipped_surrogate,
-        level=RatioLevel.SEQUENCE,
-        correction=EngineCorrection.ENGINE_RATIO,
-        aggregations=("sequence",),
-        settings=CLIP | {"dual_clip"},
-        paper="Zheng et al. 2025, equations 5 and 7",
-    ),
-    "cispo": PolicyLoss(
-        formula=clipped_weight,
-        settings=CLIP,
-        paper="MiniMax 2025 (MiniMax-M1), section 3.1",
-    ),
-    "sapo": PolicyLoss(
-        formula=soft_gate,
-        aggregations=("sequence",),
-        settings=frozenset({"sapo_temperature_pos", "sapo_temperature_neg"}),
-        paper="Gao et al. 2025, arXiv 2511.20347",
-    ),
-    "gmpo": PolicyLoss(
-        formula=geometric_mean,
-        correction=EngineCorrection.SEQUENCE_WEIGHTS,
-        aggregations=("sequence",),
-        settings=CLIP,
-        paper="Zhao et al. 2025, arXiv 2507.20673",
-    ),
+FORMULAS: Mapping[str, Formula] = {
+    "ppo": clipped_surrogate,
+    "gspo": clipped_surrogate,
+    "cispo": clipped_weight,
+    "sapo": soft_gate,
+    "gmpo": geometric_mean,
 }
-"""Values of --policy_loss_type, beside FILE.py:NAME."""
-
-FORMULA_SETTINGS = frozenset().union(*(loss.settings for loss in POLICY_LOSSES.values()))
-"""Flags that formulas read. One that a loss does not name has no effect with it."""
-
-OWN_LOSS = PolicyLoss(formula=None, settings=FORMULA_SETTINGS, paper="the user's file")
-"""FILE.py:NAME"""
+"""The formula of each of `POLICY_LOSSES`."""

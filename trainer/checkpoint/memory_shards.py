@@ -1,4 +1,4 @@
-"""The manifest of each shard of a snapshot in memory; when a snapshot is complete. Torch-free."""
+"""What each shard of a snapshot in memory holds; when a snapshot is complete. Torch-free."""
 
 from __future__ import annotations
 
