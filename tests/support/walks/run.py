@@ -6,6 +6,7 @@ then its driver; at last the head gets SIGTERM. A webhook takes the run's events
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -68,12 +69,13 @@ def run(root: Path, hook: str) -> None:
     )
     cluster.plain = True
     usual = tiny_job(root, 1, reward=str(reward(root)))
+    with_chat_template(root / "model" / "tokenizer_config.json")
     flags = [
         *usual[: usual.index("--advantage_estimator")],
         *("--eval_dataset", str(root / "prompts.jsonl"), "--eval_steps", "5"),
         *("--advantage_estimator", "group_norm", "--n_samples_per_prompt", "2"),
         *("--init_kl_coef", "0.01", "--actor_num_nodes", "2", "--ref_num_nodes", "2"),
-        *("--max_steps", "1000000"),
+        *("--max_steps", "1000000", "--apply_chat_template"),
     ]
     try:
         subprocess.run(
@@ -97,6 +99,12 @@ def run(root: Path, hook: str) -> None:
         cluster.exit_codes(within=SECONDS)
     finally:
         cluster.close()
+
+
+def with_chat_template(config: Path) -> None:
+    """Give a tokeniser a template that shows what the messages say."""
+    shown = "{% for one in messages %}{{ one['content'] }}{% endfor %}"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"chat_template": shown}))
 
 
 def reward(root: Path) -> Path:
