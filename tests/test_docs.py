@@ -19,6 +19,7 @@ import string
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,10 @@ from tests.support.doc_pages import (
 from tests.support.job_head import JobHead, finishes, soon, until_stopped
 from tests.support.ray_nodes import short_directory
 from tests.support.repository import ROOT
-from tests.support.walks.page import FILE, STAGE, functions, with_clauses
+from tests.support.walks.page import FILE, STAGE, bodies, spine_faults, with_clauses, with_spines
 from tests.support.walks.page import PAGE as WALKS
-from tests.support.walks.page import WALKS as ALL_WALKS
+from tests.support.walks.walks import WALKS as ALL_WALKS
+from tests.support.walks.walks import Walk
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -341,7 +343,7 @@ def test_source_files_that_pages_name_exist() -> None:
 
 
 def test_the_architecture_page_lists_every_folder() -> None:
-    (tree,) = re.findall(r"^```\n(contract/.+?)^```", ARCHITECTURE.read_text(), re.M | re.S)
+    (tree,) = re.findall(r"^```\n(entrypoint/.+?)^```", ARCHITECTURE.read_text(), re.M | re.S)
     above: list[str] = []
     listed = set()
     for indent, name in re.findall(r"^( *)(\w+/)\s", tree, re.MULTILINE):
@@ -359,6 +361,22 @@ def test_the_architecture_page_lists_every_folder() -> None:
     assert {path for path in listed if not (ROOT / path).is_dir()} == set()
 
 
+def test_the_architecture_page_lists_packages_in_the_order_of_the_linters_layers() -> None:
+    (tree,) = re.findall(r"^```\n(entrypoint/.+?)^```", ARCHITECTURE.read_text(), re.M | re.S)
+    above = re.findall(r"^(\w+)/", tree, re.MULTILINE)
+    assert above == ["entrypoint", "trainer", "env", "contract"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (below,) = (one for one in contracts if one.get("source_modules") == ["contract"])
+    assert {*above[:-1]} <= {*below["forbidden_modules"]}
+    layers = {one["containers"][0]: one["layers"] for one in contracts if "layers" in one}
+    for package in re.split(r"(?m)^(?=\w)", tree)[1:]:
+        order = [re.split(" : ", layer) for layer in layers[package.partition("/")[0]]]
+        rank = {name: place for place, names in enumerate(order) for name in names}
+        listed = re.findall(r"^  (\w+)(?:/|\.py)", package, re.MULTILINE)
+        assert [rank[name] for name in listed] == sorted(rank[name] for name in listed)
+
+
 def test_the_code_walks_name_files_and_functions_that_exist() -> None:
     """Renewed by `python -m tests.support.walks.page`, from a run."""
     page = WALKS.read_text()
@@ -367,11 +385,19 @@ def test_the_code_walks_name_files_and_functions_that_exist() -> None:
     assert len(stages) == len(re.findall("^- In ", page, re.MULTILINE))
     assert len(stages) > len(ALL_WALKS)
     assert [path for _, files in stages for path in files if not (ROOT / path).is_file()] == []
-    assert [first for first, files in stages if first not in functions(ROOT / files[0])] == []
-    assert page == with_clauses(page), "python -m tests.support.doc_pages"
+    assert [first for first, files in stages if first not in bodies(files[0])] == []
+    assert page == with_clauses(with_spines(page)), "python -m tests.support.doc_pages"
     for walk in page.split("\n## "):
         told = re.findall(r"^  - `([\w/]+\.py)`: ", walk, re.MULTILINE)
         assert sorted(told) == sorted(set(told)), "what a file is for is said once in a walk"
+
+
+@pytest.mark.parametrize("walk", ALL_WALKS, ids=lambda walk: walk.title)
+def test_each_function_of_a_spine_is_called_by_what_comes_before(walk: Walk) -> None:
+    """If one is not, correct `tests/support/walks/walks.py`, and record the walks again."""
+    assert spine_faults(walk) == []
+    assert len(walk.spine) <= 12
+    assert [step for step in walk.spine if len(step.says.split()) > 12] == []
 
 
 def test_the_glossary_is_sorted() -> None:

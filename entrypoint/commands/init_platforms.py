@@ -56,8 +56,8 @@ class PlatformFile:
     name: str
     """Of the file that is written."""
     make: Callable[[str, Cluster], str]
-    has_image: bool
-    """Whether it names the image, so that `init` says where to write another."""
+    names_image: bool
+    """So that `init` says where to write another."""
 
 
 def written(platform: str, cluster: Cluster) -> dict[str, str]:
@@ -264,21 +264,21 @@ COMPOSE, KUBERNETES, RUNPOD, SLURM = "compose", "kubernetes", "runpod", "slurm"
 PLATFORMS: Mapping[str, PlatformFiles] = {
     NO_PLATFORM: PlatformFiles(),
     SLURM: PlatformFiles(
-        (PlatformFile("slurm/rollcall.sbatch", "rollcall.sbatch", _slurm, has_image=True),),
+        (PlatformFile("slurm/rollcall.sbatch", "rollcall.sbatch", _slurm, True),),
         "sbatch rollcall.sbatch",
         image="{mount}/rollcall.sqsh",
         image_remedy="make that file (docs/platforms/slurm.md#the-image), or write another, "
         f"{WITH_FLAG}",
     ),
     KUBERNETES: PlatformFiles(
-        (PlatformFile("kubernetes/chart/values.yaml", "values.yaml", _kubernetes, has_image=True),),
+        (PlatformFile("kubernetes/chart/values.yaml", "values.yaml", _kubernetes, True),),
         "helm install {name} {chart} --values values.yaml",
         copied="job/data is a pod that has the claim: docs/platforms/kubernetes.md#your-files",
     ),
     "dstack": PlatformFiles(
         (
-            PlatformFile("dstack/task.dstack.yml", "task.dstack.yml", _dstack, has_image=True),
-            PlatformFile("dstack/fleet.dstack.yml", "fleet.dstack.yml", _dstack_fleet, has_image=False),
+            PlatformFile("dstack/task.dstack.yml", "task.dstack.yml", _dstack, True),
+            PlatformFile("dstack/fleet.dstack.yml", "fleet.dstack.yml", _dstack_fleet, False),
         ),
         "dstack apply -f fleet.dstack.yml && dstack apply -f task.dstack.yml",
         copied="on a machine of the fleet: the task sees it as {mount}",
@@ -286,24 +286,24 @@ PLATFORMS: Mapping[str, PlatformFiles] = {
     ),
     "skypilot": PlatformFiles(
         (
-            PlatformFile("skypilot/task.yaml", "task.yaml", _skypilot, has_image=True),
-            PlatformFile("skypilot/volume.yaml", "volume.yaml", _skypilot_volume, has_image=False),
+            PlatformFile("skypilot/task.yaml", "task.yaml", _skypilot, True),
+            PlatformFile("skypilot/volume.yaml", "volume.yaml", _skypilot_volume, False),
         ),
         "sky volumes apply volume.yaml && sky launch --cluster rollcall task.yaml",
         copied="in a pod that has the volume: docs/platforms/skypilot.md",
     ),
     COMPOSE: PlatformFiles(
         (
-            PlatformFile("cuda.yaml", "compose.yaml", _compose, has_image=True),
-            PlatformFile("env/tcp.env", "env/tcp.env", _as_it_is, has_image=False),
+            PlatformFile("cuda.yaml", "compose.yaml", _compose, True),
+            PlatformFile("env/tcp.env", "env/tcp.env", _as_it_is, False),
         ),
         "docker compose up",
         image_remedy=f"set IMAGE, or write it, {WITH_FLAG}",
     ),
     RUNPOD: PlatformFiles(
         (
-            PlatformFile("runpod/head.json", "head.json", _runpod_head, has_image=True),
-            PlatformFile("runpod/worker.json", "worker.json", _runpod_worker, has_image=True),
+            PlatformFile("runpod/head.json", "head.json", _runpod_head, True),
+            PlatformFile("runpod/worker.json", "worker.json", _runpod_worker, True),
         ),
         note="make the templates of head.json and worker.json: docs/platforms/runpod.md",
         storage="/workspace",
@@ -345,7 +345,7 @@ class Placeholder:
 def image_of(platform: str, shared: str) -> Placeholder | None:
     """Return what stands for the image if none was named; None without files of a platform."""
     of = PLATFORMS[platform]
-    files = tuple(file.name for file in of.files if file.has_image)
+    files = tuple(file.name for file in of.files if file.names_image)
     name = of.image.format(mount=mount_of(platform, shared))
     return Placeholder(name, files, of.image_remedy) if files else None
 

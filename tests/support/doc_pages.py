@@ -2,7 +2,8 @@
 
 Links to functions of `examples/ppo_by_hand.py`, too: each has the function's line.
 
-What docs/code-walks.md says of each file, too. `python -m tests.support.doc_pages` renews them.
+The spines of docs/code-walks.md, and what it says of each file. `python -m tests.support.doc_pages`
+renews them.
 """
 
 from __future__ import annotations
@@ -236,4 +237,4 @@ if __name__ == "__main__":
     ALGORITHMS.write_text(with_losses(ALGORITHMS.read_text()))
     MONITORING.write_text(with_metrics(MONITORING.read_text()))
     RECOVERY.write_text(with_failures(RECOVERY.read_text()))
-    walks.PAGE.write_text(walks.with_clauses(walks.PAGE.read_text()))
+    walks.PAGE.write_text(walks.with_clauses(walks.with_spines(walks.PAGE.read_text())))

@@ -2,7 +2,7 @@
 
 `python -m tests.support.walks.page` starts a small cluster, records it, and renews the page. That
 takes some minutes. With a directory of records it renews the page from them.
-`python -m tests.support.doc_pages` renews only what is said of each file.
+`python -m tests.support.doc_pages` renews only the spines, and what is said of each file.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from textwrap import fill
 
 from tests.support.repository import ROOT
 from tests.support.walks.run import record
+from tests.support.walks.walks import WALKS, Step, Walk
 
 PAGE = ROOT / "docs" / "code-walks.md"
 BEGIN, END = "<!-- walks: from here -->\n", "<!-- walks: to here -->\n"
@@ -35,104 +39,6 @@ PROCESSES = {
     r"ray::(\w+)": "the actor {}",
 }
 """Pattern of a command line or of a title of Ray's → the process; the first that matches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """What to show of the record: the calls between two others."""
-
-    title: str
-    text: str
-    begin: str
-    """FILE:FUNCTION"""
-    end: str
-    """The walk ends with the first call of it after the beginning; "": with its process."""
-    nth: int = 0
-    """Which call of `begin`; the first calls may load what later calls have."""
-    processes: tuple[str, ...] = ()
-    """Those that take part; others do their own work meanwhile."""
-    leads_to: str = ""
-    """If given, the walk begins with the last call of `begin` before the first of this one."""
-    without: str = ".*/(lease|watch-ray|watch-head|webhook|actor-logs|gpu-use)"
-    """Pattern of PROCESS/THREAD, for threads that do work of their own meanwhile."""
-
-
-TRAINING = (
-    "the driver",
-    "a rank of the policy",
-    "a rank of the reference model",
-    "an engine",
-)
-NODES = ("the head", "a worker node")
-WALKS = (
-    Walk(
-        "A prompt, to the logged row of its step",
-        "GRPO on two ranks with the transformers engine and a reward function in a Python file.",
-        "trainer/training/loop.py:_Run._step",
-        "trainer/metrics/recorder.py:Recorder.step_ended",
-        nth=1,
-        processes=TRAINING,
-    ),
-    Walk(
-        "An evaluation",
-        "The driver has the engines answer held-out prompts, and logs the accuracy.",
-        "trainer/training/loop.py:_Run._evaluate",
-        "trainer/training/evaluator.py:Evaluator._keep_the_best",
-        processes=TRAINING,
-    ),
-    Walk(
-        "A lost rank, to the restored step",
-        "A rank of the policy is killed; the other node holds a copy of the last step.",
-        "trainer/training/loop.py:_Run._recover",
-        "trainer/training/recovery.py:Recovery.report",
-        processes=TRAINING,
-    ),
-    Walk(
-        "A node, to its place on the roll",
-        "A worker finds the head and checks in; the head tells it whether it may join.",
-        "entrypoint/node/membership.py:Membership._join_once",
-        "entrypoint/node/membership.py:Membership._stay",
-        processes=NODES,
-        without="the head/(?!control|asyncio_0|ask).*",
-    ),
-    Walk(
-        "A submitted job, to its process",
-        "`rollcall submit` asks a head that waits for jobs.",
-        "entrypoint/commands/jobs.py:submit",
-        "entrypoint/job/ray_jobs.py:JobClient.submit",
-        processes=("`rollcall submit`", "the head"),
-    ),
-    Walk(
-        "A crash of the driver, to the next attempt",
-        "The driver is killed; the next one resumes from the newest complete state.",
-        "entrypoint/job/supervisor.py:Supervisor._decide",
-        "trainer/training/loop.py:_Run._step",
-        processes=("the head", "the driver"),
-    ),
-    Walk(
-        "An event, to the webhook",
-        "The head posts what happened.",
-        "entrypoint/node/webhook.py:Follower.new",
-        "entrypoint/node/webhook.py:Follower.new",
-        processes=("the head",),
-        leads_to="entrypoint/node/webhook.py:Poster.post",
-        without="the head/(?!webhook).*",
-    ),
-    Walk(
-        "A plan",
-        "`rollcall plan --json` for the same job.",
-        "entrypoint/__main__.py:main",
-        "",
-        processes=("`rollcall plan`",),
-    ),
-    Walk(
-        "SIGTERM, to the saved step",
-        "The head has the job save and end, and then the workers.",
-        "entrypoint/job/attempt.py:Attempt._stop",
-        "entrypoint/job/supervisor.py:record",
-        processes=("the head", "the driver"),
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,20 +79,119 @@ def named(title: str) -> str:
 
 
 def shown(walk: Walk, record: Sequence[Call]) -> str:
-    """Return a walk's section: each file once, in the order of the first calls by process."""
+    """Return a walk's section: its spine, and each process's files in the order of first calls."""
     calls_of_walk = [call for call in record if takes_part(call, walk)]
-    begin, end = ends(walk, calls_of_walk)
-    within = [call for call in calls_of_walk if begin <= call.at <= end]
-    firsts: dict[str, Call] = {}
+    parts = [ends(walk, calls_of_walk)]
+    if walk.before:
+        first, last = (
+            next(call.at for call in calls_of_walk if call.name == one) for one in walk.before
+        )
+        parts.insert(0, (first, last))
+    within = [call for call in calls_of_walk if any(a <= call.at <= b for a, b in parts)]
+    if faults := unlike_record(walk, within):
+        raise ValueError("\n".join([walk.title, *faults]))
+    firsts: dict[tuple[str, str], Call] = {}
     for call in within:
-        firsts.setdefault(call.file, call)
-    lines = [f"## {walk.title}\n", f"{walk.text} {len(firsts)} files.\n"]
+        firsts.setdefault((call.process, call.file), call)
+    lines = [f"## {walk.title}\n\n\n<details>"]
     for process in dict.fromkeys(call.process for call in within):
         own = [call for call in firsts.values() if call.process == process]
-        if own:
-            lines.append(f"- In {process}, from `{own[0].function}`:")
-            lines += (item(call.file, "") for call in own)
-    return "\n".join(lines) + "\n"
+        lines.append(f"- In {process}, from `{own[0].function}`:")
+        lines += (item(call.file, "") for call in own)
+    return with_spine(walk, "\n".join([*lines, "", "</details>"])) + "\n"
+
+
+def unlike_record(walk: Walk, within: Sequence[Call]) -> list[str]:
+    """Return which functions of a spine were not called, or not in this order."""
+    first: dict[str, float] = {}
+    for call in within:
+        first.setdefault(call.name, call.at)
+    faults = [f"{step.name} was not called" for step in walk.spine if step.name not in first]
+    called = [step.name for step in walk.spine if step.name in first]
+    for one, other in pairwise(called):
+        if first[one] > first[other]:
+            faults.append(f"{one} was called after {other}")
+    return faults
+
+
+def with_spine(walk: Walk, section: str) -> str:
+    """Return a walk's section with its text and spine as they are now. Its files stay."""
+    files = section[section.index("\n- In ") : section.rindex("\n</details>")].strip("\n")
+    count = len({*FILE.findall(files)})
+    return "\n".join(
+        [
+            f"## {walk.title}\n\n{fill(walk.text, 120)}\n",
+            *map(line, walk.spine),
+            f'\n<details markdown="1">\n<summary>All {count} files, by process</summary>\n',
+            f"{files}\n\n</details>\n",
+        ]
+    )
+
+
+def line(step: Step) -> str:
+    """Return a function of a spine as an item of a list."""
+    file, _, function = step.name.partition(":")
+    how = f" ({step.by})" if step.by and ".py:" not in step.by else ""
+    return f"1. `{file}`, `{function}`: {step.says}{how}"
+
+
+def with_spines(page: str) -> str:
+    """Return the page with the texts and spines of all walks."""
+    for walk in WALKS:
+        section = re.search(rf"^## {re.escape(walk.title)}\n.*?</details>\n", page, re.M | re.S)
+        assert section, walk.title
+        page = page.replace(section[0], with_spine(walk, section[0]))
+    return page
+
+
+def spine_faults(walk: Walk) -> list[str]:
+    """Return which functions of a spine are gone, or are not called by what comes before."""
+    faults, earlier = [], list[str]()
+    for step in walk.spine:
+        file, _, function = step.name.partition(":")
+        callers = [step.by] if ".py:" in step.by else earlier
+        if function not in bodies(file):
+            faults.append(f"{step.name} is gone")
+        elif callers and (step.by in ("", *callers)):
+            name = function.rpartition(".")[2]
+            if not any(name in used(caller) for caller in callers):
+                faults.append(f"{step.name} is not called by {step.by or 'a step before it'}")
+        earlier.append(step.name)
+    return faults
+
+
+def used(function: str) -> set[str]:
+    """Return the names that a function uses, itself or in functions of its file that it calls."""
+    file, _, name = function.partition(":")
+    found, todo, seen = set[str](), [name], set[str]()
+    while todo:
+        one = todo.pop()
+        if one in seen or (body := bodies(file).get(one)) is None:
+            continue
+        seen.add(one)
+        own = {part.attr for part in ast.walk(body) if isinstance(part, ast.Attribute)}
+        own |= {part.id for part in ast.walk(body) if isinstance(part, ast.Name)}
+        found |= own
+        within = one.rpartition(".")[0]
+        todo += [*own, *(f"{within}.{other}" for other in own)]
+    return found
+
+
+@cache
+def bodies(file: str) -> dict[str, ast.AST]:
+    """Return the dotted names of a file's functions and classes → their code."""
+    found: dict[str, ast.AST] = {}
+    path = ROOT / file
+    open_nodes: list[tuple[str, ast.AST]] = [("", ast.parse(path.read_text()))]
+    while open_nodes:
+        within, node = open_nodes.pop()
+        for child in ast.iter_child_nodes(node):
+            name = within
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = f"{within}.{child.name}".lstrip(".")
+                found[name] = child
+            open_nodes.append((name, child))
+    return found
 
 
 def item(file: str, said: str) -> str:
@@ -243,19 +248,6 @@ def ends(walk: Walk, record: Sequence[Call]) -> tuple[float, float]:
 def takes_part(call: Call, walk: Walk) -> bool:
     thread = f"{call.process}/{call.thread}"
     return call.process in walk.processes and not re.fullmatch(walk.without, thread)
-
-
-def functions(file: Path) -> Iterator[str]:
-    """Yield the dotted names of a file's functions."""
-    open_nodes: list[tuple[str, ast.AST]] = [("", ast.parse(file.read_text()))]
-    while open_nodes:
-        within, node = open_nodes.pop()
-        for child in ast.iter_child_nodes(node):
-            name = within
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                name = f"{within}.{child.name}".lstrip(".")
-                yield name
-            open_nodes.append((name, child))
 
 
 def renewed(page: str, record: Sequence[Call]) -> str:
