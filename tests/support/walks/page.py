@@ -80,7 +80,9 @@ def named(title: str) -> str:
 
 def shown(walk: Walk, record: Sequence[Call]) -> str:
     """Return a walk's section: its spine, and each process's files in the order of first calls."""
-    calls_of_walk = [call for call in record if takes_part(call, walk)]
+    threads = {(call.process, call.thread) for call in record}
+    taking_part = {one for one in threads if takes_part(*one, walk)}
+    calls_of_walk = [call for call in record if (call.process, call.thread) in taking_part]
     parts = [ends(walk, calls_of_walk)]
     if walk.before:
         first, last = (
@@ -245,9 +247,8 @@ def ends(walk: Walk, record: Sequence[Call]) -> tuple[float, float]:
     return begin.at, [call.at for call in record if call.pid == begin.pid][-1]
 
 
-def takes_part(call: Call, walk: Walk) -> bool:
-    thread = f"{call.process}/{call.thread}"
-    return call.process in walk.processes and not re.fullmatch(walk.without, thread)
+def takes_part(process: str, thread: str, walk: Walk) -> bool:
+    return process in walk.processes and not re.fullmatch(walk.without, f"{process}/{thread}")
 
 
 def renewed(page: str, record: Sequence[Call]) -> str:

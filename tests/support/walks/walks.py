@@ -39,8 +39,15 @@ class Walk:
     """If given, the walk begins with the last call of `begin` before the first of this one."""
     before: tuple[str, str] | None = None
     """Another part of the walk, earlier: its first and its last function."""
-    without: str = ".*/(lease|watch-ray|watch-head|webhook|actor-logs|gpu-use)"
-    """Pattern of PROCESS/THREAD, for threads that do work of their own meanwhile."""
+    without: str = (
+        ".*/(lease|watch-ray|watch-head|webhook|actor-logs|gpu-use|health|replacement"
+        "|standing|replication|Dummy-[23]|ThreadPool.*)"
+    )
+    """Pattern of PROCESS/THREAD, for threads that do work of their own meanwhile.
+
+    An actor computes in Dummy-1. It answers heartbeats in the next one, and copies the last step in
+    another.
+    """
 
 
 TRAINING = (
@@ -191,14 +198,9 @@ WALKS = (
             ),
             Step("entrypoint/job/job_queue.py:JobQueue.submit", "refuses the job, or takes it"),
             Step(
-                "entrypoint/job/job_queue.py:JobQueue.begin_next",
-                "gives the head the oldest job",
-                "the head's main thread",
-            ),
-            Step(
                 f"{SUPERVISOR}:Supervisor.supervise",
                 "one attempt after another",
-                "the head's main thread",
+                "when the queue begins the job",
             ),
             Step(f"{SUPERVISOR}:Supervisor._plan", "where to resume; the job's command line"),
             Step(f"{ATTEMPT}:Attempt.execute", "submits, follows and judges the job"),
