@@ -388,6 +388,8 @@ def test_the_code_walks_name_files_and_functions_that_exist() -> None:
     assert [first for first, files in stages if first not in bodies(files[0])] == []
     assert page == with_clauses(with_spines(page)), "python -m tests.support.doc_pages"
     for walk in page.split("\n## "):
+        first = re.findall(r"^1\. `([\w/]+\.py)`, ", walk, re.MULTILINE)
+        assert {*first} <= {*FILE.findall(walk)}, "a function to read did not run"
         told = re.findall(r"^  - `([\w/]+\.py)`: ", walk, re.MULTILINE)
         assert sorted(told) == sorted(set(told)), "what a file is for is said once in a walk"
 

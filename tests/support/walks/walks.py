@@ -213,11 +213,15 @@ WALKS = (
     Walk(
         "A crash of the driver, to the next attempt",
         "The driver is killed; the next one resumes from the newest complete state.",
-        f"{SUPERVISOR}:Supervisor._decide",
+        "entrypoint/job/failures/classes.py:classify",
         f"{LOOP}:_Run._step",
         (
-            Step(f"{SUPERVISOR}:Supervisor._decide", "judges an attempt that has ended"),
-            Step("entrypoint/job/failures/classes.py:classify", "its failure class, by evidence"),
+            Step("entrypoint/job/failures/classes.py:classify", "the failure class, by evidence"),
+            Step(
+                f"{SUPERVISOR}:Supervisor._decide",
+                "judges the attempt, and records why it ended",
+                f"{SUPERVISOR}:Supervisor.supervise",
+            ),
             Step("entrypoint/job/failures/policy.py:decide", "resume, replace, shrink or stop"),
             Step(
                 "entrypoint/job/rendezvous.py:Rendezvous.recover",
@@ -246,6 +250,7 @@ WALKS = (
             Step(f"{LOOP}:_Run._step", "repeats what was lost"),
         ),
         ("the head", "the driver"),
+        leads_to=f"{SUPERVISOR}:Supervisor._decide",
     ),
     Walk(
         "An event, to the webhook",
@@ -292,11 +297,10 @@ WALKS = (
             Step(f"{ATTEMPT}:Attempt._stop", "asks the job to save and to end"),
             Step("entrypoint/job/ray_jobs.py:JobClient.stop", "has Ray send SIGTERM"),
             Step("trainer/cluster/stop.py:StopRequest._on_signal", "notes the wish", "Ray"),
-            Step(f"{LOOP}:_Run._save", "is due before another step", f"{LOOP}:_Run._next_due"),
-            Step("trainer/checkpoint/checkpointer.py:Checkpointer.save", "begins the checkpoint"),
             Step(
                 "trainer/checkpoint/checkpointer.py:Checkpointer.finish",
-                "waits until it is complete",
+                "waits until the last checkpoint is complete",
+                f"{LOOP}:_Run._save",
             ),
             Step(
                 f"{ATTEMPT}:Attempt._last_status",
