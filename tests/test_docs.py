@@ -42,7 +42,15 @@ from tests.support.doc_pages import (
 from tests.support.job_head import JobHead, finishes, soon, until_stopped
 from tests.support.ray_nodes import short_directory
 from tests.support.repository import ROOT
-from tests.support.walks.page import FILE, STAGE, bodies, spine_faults, with_clauses, with_spines
+from tests.support.walks.callees import bodies
+from tests.support.walks.page import (
+    FILE,
+    STAGE,
+    not_recorded,
+    spine_faults,
+    with_clauses,
+    with_spines,
+)
 from tests.support.walks.page import PAGE as WALKS
 from tests.support.walks.walks import WALKS as ALL_WALKS
 from tests.support.walks.walks import Walk
@@ -398,6 +406,10 @@ def test_the_code_walks_name_files_and_functions_that_exist() -> None:
 def test_each_function_of_a_spine_is_called_by_what_comes_before(walk: Walk) -> None:
     """If one is not, correct `tests/support/walks/walks.py`, and record the walks again."""
     assert spine_faults(walk) == []
+    (section,) = re.findall(
+        rf"^## {re.escape(walk.title)}\n.*?</details>", WALKS.read_text(), re.M | re.S
+    )
+    assert not_recorded(walk, section) == []
     assert len(walk.spine) <= 12
     assert [step for step in walk.spine if len(step.says.split()) > 12] == []
 

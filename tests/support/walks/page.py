@@ -12,14 +12,14 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 
 from tests.support.repository import ROOT
+from tests.support.walks.callees import bodies, called
 from tests.support.walks.run import record
-from tests.support.walks.walks import WALKS, Step, Walk
+from tests.support.walks.walks import OUTLAST, WALKS, Step, Walk
 
 PAGE = ROOT / "docs" / "code-walks.md"
 BEGIN, END = "<!-- walks: from here -->\n", "<!-- walks: to here -->\n"
@@ -162,6 +162,14 @@ def spine_faults(walk: Walk) -> list[str]:
     return faults
 
 
+def not_recorded(walk: Walk, section: str) -> list[str]:
+    """Return what the functions of a spine always call, in files that the record does not have."""
+    files = {*FILE.findall(section)}
+    calling = [step.name for step in walk.spine if step.name not in (walk.end, *OUTLAST)]
+    found = [f"{name} calls {other}" for name in calling for other in called(name)]
+    return [one for one in found if one.split(" calls ")[1].partition(":")[0] not in files]
+
+
 def used(function: str) -> set[str]:
     """Return the names that a function uses, itself or in functions of its file that it calls."""
     file, _, name = function.partition(":")
@@ -176,23 +184,6 @@ def used(function: str) -> set[str]:
         found |= own
         within = one.rpartition(".")[0]
         todo += [*own, *(f"{within}.{other}" for other in own)]
-    return found
-
-
-@cache
-def bodies(file: str) -> dict[str, ast.AST]:
-    """Return the dotted names of a file's functions and classes → their code."""
-    found: dict[str, ast.AST] = {}
-    path = ROOT / file
-    open_nodes: list[tuple[str, ast.AST]] = [("", ast.parse(path.read_text()))]
-    while open_nodes:
-        within, node = open_nodes.pop()
-        for child in ast.iter_child_nodes(node):
-            name = within
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                name = f"{within}.{child.name}".lstrip(".")
-                found[name] = child
-            open_nodes.append((name, child))
     return found
 
 

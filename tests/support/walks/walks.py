@@ -63,6 +63,8 @@ MEMBERSHIP, WEBHOOK = "entrypoint/node/membership.py", "entrypoint/node/webhook.
 RANKS, EVALUATOR = "trainer/cluster/ray_worker_group.py", "trainer/training/evaluator.py"
 ENGINE = "trainer/rollout/hf_engine/engine.py:HFEngine"
 COMMAND = "entrypoint/__main__.py"
+OUTLAST = (f"{ATTEMPT}:Attempt.execute",)
+"""Functions of spines that outlast their walk: what they call at their end is not in it."""
 WALKS = (
     Walk(
         "A prompt, to the logged row of its step",
