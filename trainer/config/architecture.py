@@ -66,7 +66,8 @@ def rope_type(parameters: Mapping[str, Any]) -> str:
 
 
 def positions(shape: Shape) -> int | None:
-    return next((shape[name] for name in POSITIONS if shape.get(name)), None)
+    found = (shape.get(name) for name in POSITIONS)
+    return next((one for one in found if isinstance(one, int) and one), None)
 
 
 def is_mixture(shape: Shape) -> bool:

@@ -471,7 +471,7 @@ def test_without_a_platform_the_gpus_are_this_machines(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(discover, "count", lambda: here)
+    monkeypatch.setattr(discover, "count", lambda *_: here)
     assert written(run) == 0
     assert "plan --config run.yaml\n" in capsys.readouterr().out
 
