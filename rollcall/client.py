@@ -252,7 +252,7 @@ class Client:
         texts = logs.follow(source, JOURNAL) if follow else _present(source, JOURNAL)
         for line in complete_lines(texts):
             if row := event_of(line.encode()):
-                yield _event(row)
+                yield Event(**fields_of(Event, row) | {"at": datetime.fromisoformat(row["at"])})
 
     def _logs(self, job: str | Job | None) -> LogsOfHead:
         of = "" if job is None else self.status(job).id  # the name of a job names no log
@@ -383,7 +383,3 @@ def _state(row: Mapping[str, Any]) -> ClusterState:
             "spares": tuple(row.get("spares", ())),
         }
     )
-
-
-def _event(row: Mapping[str, Any]) -> Event:
-    return Event(**fields_of(Event, row) | {"at": datetime.fromisoformat(row["at"])})

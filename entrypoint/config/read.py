@@ -18,7 +18,7 @@ from contract.files import child_variables
 from contract.launch.command_lines import PASSED_ON
 from contract.options import Declared, Fault, ParseError, nearest
 from contract.redaction import MASK, SECRET_NAME, secret_texts
-from entrypoint.config import image, job_parsers, parsers, role, wandb_key
+from entrypoint.config import job_parsers, parsers, role, wandb_key
 from entrypoint.config.conflicts import contradictions
 from entrypoint.config.misspelt import MISSPELT, service_links
 from entrypoint.config.parsers import DebugRay
@@ -64,7 +64,7 @@ def read_settings(
     values["start_id"] = values["start_id"] or platform.start_id
     if not environ.get("DEBUG_RAY"):  # DEBUG_RAY=0 is an answer
         values["debug_ray"] = _ray_debugger(environ)
-    values["image"] = values["image"] or image.digest()
+    values["image"] = values["image"] or _image_digest()
     if job and values["job"]:
         problem = "is set, and the command line has job arguments too"
         reader.fault("ROLLCALL_JOB", problem, "give one of the two")
@@ -306,3 +306,11 @@ def _alike(name: str, known: Sequence[str]) -> str:
         return bare[near]
     close = difflib.get_close_matches(wanted, bare, n=2, cutoff=0.5)
     return " or ".join(bare[spelling] for spelling in close) or "one that the README lists"
+
+
+def _image_digest() -> str | None:
+    """Return the digest of the image's source and lock files; None outside an image."""
+    try:
+        return Path(__file__).with_name("image.digest").read_text().strip() or None
+    except OSError:
+        return None

@@ -7,18 +7,19 @@ later head reads in the journal which nodes have left.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from statistics import median
 
 from contract.durations import duration
-from entrypoint.cluster import gpu_condition
 from entrypoint.cluster.slow_nodes import OUT_SECONDS, Leaves, Scene, Stays, Why, decide
 from entrypoint.cluster.slow_ranks import Against
 from entrypoint.config.settings import Stragglers
 from entrypoint.job.failures.classes import SlowNode
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.slow_rank_watch import SlowRankWatch
+from entrypoint.machine.gpus.use import Condition, GpuUse
 from entrypoint.run.flight_record.time_accounting import SLOW_LEFT
 
 STAYS = "straggler-stays"
@@ -54,7 +55,7 @@ class SlowNodes:
                 tell("straggler-over", one.sentence, **one.details())
                 continue
             found = [change.sentence for change in control.health.known(one.node)]
-            if condition := gpu_condition.sentence(one.node, control.gpu_uses()):
+            if condition := gpu_condition(one.node, control.gpu_uses()):
                 found.append(condition)
             sentence, evidence = "; ".join([one.sentence, *found]), "; ".join(found)
             tell("straggler", sentence, **one.details(), evidence=evidence)
@@ -118,3 +119,43 @@ def of_run(run: RunContext) -> SlowNodes | None:
     """Return what looks at the ranks; None if nobody asks, or the job tells no times of them."""
     asked = run.settings.stragglers is not Stragglers.OFF
     return SlowNodes(run) if asked and run.recipe.tells_phases else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    clock: float | None
+    watts: float | None
+    degrees: float | None
+
+    def __str__(self) -> str:
+        known = ((self.clock, "MHz"), (self.watts, "W"), (self.degrees, "°C"))
+        return ", ".join(f"{value:g} {unit}" for value, unit in known if value is not None)
+
+
+def gpu_condition(node: str, uses: Mapping[str, Sequence[GpuUse]]) -> str:
+    """Return the condition of the node's GPU with the lowest clock; "" if none tells it.
+
+    `uses`: node → its GPUs as they told it last. The others are shown by their medians.
+    """
+    own = [use.condition for use in uses.get(node, ())]
+    if not own:
+        return ""
+    worst = min(own, key=lambda one: one.clock if one.clock is not None else float("inf"))
+    shown = str(_Figure(worst.clock, worst.watts, worst.degrees))
+    others = [use.condition for name, of in uses.items() if name != node for use in of]
+    beside = str(_medians(others))
+    parts = [f"its slowest GPU now: {shown}" if shown else ""]
+    parts.append(f"the other nodes' GPUs in the median: {beside}" if shown and beside else "")
+    held = list(dict.fromkeys(reason for one in own for reason in one.held_by))
+    parts.append(f"its clocks are held down by {', '.join(held)}" if held else "")
+    return "; ".join(filter(None, parts))
+
+
+def _medians(of: Sequence[Condition]) -> _Figure:
+    rows = ([one.clock for one in of], [one.watts for one in of], [one.degrees for one in of])
+    return _Figure(*map(_median, rows))
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

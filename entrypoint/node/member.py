@@ -11,14 +11,14 @@ from functools import partial
 
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
-from entrypoint.cluster.client import DeclinedError
+from entrypoint.cluster.client import ControlClient, DeclinedError
 from entrypoint.cluster.trust import WrongTokenError
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
-from entrypoint.node import leftover_cleanup, own_info, ray_command_line, spare_check
+from entrypoint.node import own_info, ray_command_line, spare_check
 from entrypoint.node.ray_node import RayNode
 from entrypoint.node.way_in import WayIn
-from entrypoint.processes import rank_processes, stacks
+from entrypoint.processes import leftovers, rank_processes, stacks
 from entrypoint.processes.inbox import (
     HeadLost,
     HeadSaid,
@@ -38,6 +38,10 @@ from entrypoint.run import errors
 from entrypoint.run.tls import files as tls_files
 
 log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 0.5
+LATE_SECONDS = 10.0
+"""For Ray to end its workers of the job: a worker that dies leaves its children."""
 
 
 class OverError(Exception):
@@ -143,7 +147,7 @@ class Member:
                             here = rank_processes.of_node(self.settings)
                             client.tell_ranks(self.settings.node_name, number, here)
                     case JobOver() as over:
-                        sweep = partial(leftover_cleanup.end_leftovers, self.settings, client, over)
+                        sweep = partial(end_leftovers, self.settings, client, over)
                         threading.Thread(target=sweep, name="sweep", daemon=True).start()
                     case message:
                         assert message is not None
@@ -162,3 +166,29 @@ class Member:
                 case HeadLost() | JoinAgain() | RayEnded():  # released, or nothing to wait for
                     break
         return asked  # a second request to stop does not shorten the wait
+
+
+def end_leftovers(settings: Settings, client: ControlClient, over: JobOver) -> None:
+    """End what a job that is over has left on this node, and tell the head.
+
+    It is told at once, and again if something is found later.
+    """
+    deadline, told = time.monotonic() + LATE_SECONDS, False
+    while True:
+        last = not leftovers.ray_works(settings, over.at) or time.monotonic() > deadline
+        left = leftovers.end(settings, over.at)
+        if left:
+            log.warning("the job, which has ended, has left %s on this node: ended", left)
+        if left or not told:
+            _tell_left_over(settings, client, over, left)
+            told = True
+        if last:
+            return
+        threading.Event().wait(AGAIN_SECONDS)
+
+
+def _tell_left_over(settings: Settings, client: ControlClient, over: JobOver, left: str) -> None:
+    try:
+        client.tell_left_over(settings.node_name, over.submission_id, left)
+    except (wait.NotYetError, WrongTokenError, DeclinedError) as error:
+        log.debug("the head does not hear what the job has left here: %s", error)

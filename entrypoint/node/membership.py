@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -14,6 +14,7 @@ from typing import TypeVar
 from contract import lease
 from contract.durations import duration
 from contract.exit_codes import ExitCode
+from contract.options import ConfigError
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import (
     CheckedIn,
@@ -29,8 +30,8 @@ from entrypoint.config.role import Sourced, head_address
 from entrypoint.config.settings import Settings
 from entrypoint.machine import address as address_of
 from entrypoint.machine.gpus.use import GpuUse
-from entrypoint.net import sockets, wait
-from entrypoint.node import forwarding, log_shipper, own_info, ray_node, unfit_report
+from entrypoint.net import relay, sockets, wait
+from entrypoint.node import log_shipper, own_info, ray_node, unfit_report
 from entrypoint.node.candidate import Candidate
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.health_watch import HealthWatch
@@ -233,7 +234,7 @@ class Membership:
             # node that has not joined as lost.
             tell_health = partial(client.tell_health, way.info.node)
             with (
-                forwarding.to_head(settings, way),
+                _forwarding_to_head(settings, way),
                 log_shipper.sending(self._logs, client),
                 self.health.telling(tell_health),
             ):
@@ -285,3 +286,22 @@ class Membership:
                 follows = what_follows(failover(run), silent)
                 return f". The head of {run.root} was last there {duration(silent)} ago: {follows}"
         return ""
+
+
+def _forwarding_to_head(settings: Settings, way: WayIn) -> AbstractContextManager[None]:
+    """Pass on what comes to this node's control port, if the head has moved, until the exit.
+
+    People and programs know the address of the head that was lost. Its machine, once it is a
+    worker, passes them on, and so does every other worker. A port that another program has stays
+    with that.
+    """
+    if way.heritage is None or way.heritage.takeovers == 0:
+        return nullcontext()
+    port = settings.control_port
+    try:
+        listener = sockets.listen(port, address_of.bound(settings))
+    except (OSError, ConfigError) as error:
+        log.info("port %d of this node does not lead to the head: %s", port, error)
+        return nullcontext()
+    log.info("port %d of this node leads to the head at %s", port, way.host)
+    return relay.relaying(listener, way.host, port)

@@ -60,7 +60,7 @@ def run_dir(context: Context) -> Finding:
                 if settings.variable("run_dir") is None:
                     made = "`mkdir run`, and set ROLLCALL_RUN_DIR=$PWD/run"
                     mounted = f"mount a directory at {path}"
-                if _is_alone(context):
+                if isinstance(context.role, Head) and not context.role.expected_workers:
                     remedy = f"{made}; in a container, {mounted}"
                 elif settings.expected_workers is None and settings.platform.nodes is None:
                     remedy += f". For this machine alone: set EXPECTED_WORKERS=0, {made}"
@@ -78,10 +78,6 @@ def run_dir(context: Context) -> Finding:
         evidence = f"{path} and this node differ by {duration(skew)} in their clocks"
         return Finding(Verdict.WARN, evidence, "set both clocks (NTP)")
     return judge_space(path, SMALLEST_RUN_DIR, ENOUGH_RUN_DIR)
-
-
-def _is_alone(context: Context) -> bool:
-    return isinstance(context.role, Head) and not context.role.expected_workers
 
 
 def is_mounted(path: Path) -> bool:

@@ -19,7 +19,7 @@ import resource
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -32,7 +32,6 @@ from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from env.http.fair_accept import Listener
-from env.http.repeated_lines import say_once_per_minute
 
 log = logging.getLogger("uvicorn.error")  # of the server that this extends
 
@@ -58,6 +57,9 @@ NEEDS_TLS = 426
 """The status of a request without TLS, where TLS is on (RFC 9110, 15.5.22)."""
 CLIENT_HELLO = b"\x16\x03"
 """The first bytes of TLS (RFC 8446, 5.1)."""
+REPEATED_SECONDS = 60.0
+REPEATING = ("asyncio", "uvicorn.error")
+"""Loggers of what anyone who reaches a server can make it say."""
 IPV6_NETWORK_BITS = 64
 """The smallest IPv6 network that one owner has."""
 
@@ -336,3 +338,38 @@ class Handshake(SSLProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connection.forget()
         super().connection_lost(exc)
+
+
+class OncePerMinute(logging.Filter):
+    """Passes a repeated message once a minute, with how often it has come since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: dict[tuple[str, ...], float] = {}
+        self._held: Counter[tuple[str, ...]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = str(record.exc_info[0]) if record.exc_info else ""
+        first_line = record.getMessage().partition("\n")[0]
+        message = (record.name, first_line, kind)
+        if record.created - self._shown.get(message, 0.0) < REPEATED_SECONDS:
+            self._held[message] += 1
+            return False
+        self._shown = {
+            known: at for known, at in self._shown.items() if record.created - at < REPEATED_SECONDS
+        }
+        held = self._held.pop(message, 0)
+        self._held = Counter({known: n for known, n in self._held.items() if known in self._shown})
+        if held:
+            record.msg, record.args = f"{record.getMessage()} ({held} times more since)", ()
+        self._shown[message] = record.created
+        return True
+
+
+ONCE_PER_MINUTE = OncePerMinute()
+
+
+def say_once_per_minute() -> None:
+    """Have the loggers of servers pass repeated messages once a minute, in this process."""
+    for name in REPEATING:
+        logging.getLogger(name).addFilter(ONCE_PER_MINUTE)

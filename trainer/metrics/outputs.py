@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from contract.redaction import secret_texts
 from trainer.checkpoint.writer import RunState
@@ -15,14 +15,7 @@ from trainer.metrics.callbacks import Callback, Callbacks
 from trainer.metrics.samples import SampleRows, TokenReader
 from trainer.metrics.sinks import MetricRow, Wandb
 from trainer.metrics.tracing import StepTraces
-
-
-class Sink(Protocol):
-    """Takes rows of metrics."""
-
-    def log(self, step: int, row: MetricRow) -> None: ...
-
-    def close(self, exit_code: int) -> None: ...
+from trainer.metrics.trackers import Tracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +24,7 @@ class Outputs:
 
     rows: SampleRows
     wandb: Wandb | None
-    others: Sequence[Sink]
+    others: Sequence[Tracker]
     traces: StepTraces | None
     callbacks: Callbacks
 
@@ -71,5 +64,5 @@ class Outputs:
             self.traces.close()
 
     @property
-    def _sinks(self) -> Sequence[Sink]:
+    def _sinks(self) -> Sequence[Tracker]:
         return [self.wandb, *self.others] if self.wandb else self.others

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -16,6 +17,7 @@ from contract.launch import rank_times
 from contract.launch.rank_times import RankTime
 from contract.manifest import checkpoint_path, lineage_of, newest_checkpoint
 from contract.metrics.json_lines import JsonLines
+from contract.options import ended
 from contract.progress import Phase, PhaseFile, Progress, held_out
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.checkpointer import Saved
@@ -25,12 +27,14 @@ from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.metrics.callbacks import CheckpointEnd, EvaluationEnd, StepEnd
 from trainer.metrics.evaluation import Evaluation
-from trainer.metrics.no_reward import NoReward
 from trainer.metrics.outputs import Outputs
 from trainer.metrics.samples import LARGEST_FILE
 from trainer.metrics.sinks import MetricRow
 from trainer.metrics.tracing import TracedStep
 from trainer.types import Sample
+
+LONGEST_REASON = 300
+"""Characters of why a sample has no reward; the samples' file has it whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,31 @@ class Step:
     samples: Sequence[Sample]
     rank_times: Mapping[str, Sequence[RankTime]] = field(default_factory=dict)
     """Role → how long each of its ranks computed."""
+
+
+class NoReward:
+    """Says how many samples of a step have no reward, and why: once, then whenever that doubles."""
+
+    def __init__(self) -> None:
+        self._told = 0.0
+        """The share of samples that was told last."""
+
+    def sentence(self, step: int, samples: Sequence[Sample]) -> str:
+        """Return what to tell of a step; "" if that is nothing, or nothing new."""
+        errors = [sample.score.error for sample in samples if not sample.score.ok]
+        share = len(errors) / max(1, len(samples))
+        if not errors or share < 2 * self._told:
+            return ""
+        self._told = share
+        have, count = ("has", "It does") if len(errors) == 1 else ("have", "They do")
+        why, times = Counter(errors).most_common(1)[0]
+        why = " ".join(why.split()) or "no reason is known"
+        why = why if len(why) <= LONGEST_REASON else f"{why[:LONGEST_REASON]}…"
+        most = "" if times == len(errors) else f"for {times} of them, "
+        return (
+            f"{len(errors)} of {counted(len(samples), 'sample')} of step {step} {have} no reward: "
+            f"{most}{ended(why)} {count} not count in training."
+        )
 
 
 @dataclass

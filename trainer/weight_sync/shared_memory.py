@@ -35,7 +35,7 @@ def laid_out(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> Bucket
     """Return entries for tensors of these types and shapes, one after the other."""
     end, entries = 0, []
     for name, (dtype, shape) in tensors.items():
-        entries.append(Entry(name, _name(dtype), tuple(shape), end))
+        entries.append(Entry(name, str(dtype).removeprefix("torch."), tuple(shape), end))
         end = aligned(end + size_of(entries[-1]))
     return tuple(entries)
 
@@ -207,7 +207,3 @@ def _views(buffer: mmap.mmap, entries: BucketSpec) -> Iterator[tuple[str, Tensor
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=entry.offset)
         yield entry.name, flat.view(entry.shape)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

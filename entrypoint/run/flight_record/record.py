@@ -285,17 +285,13 @@ def _failure(before: Sequence[Event], event: Event, after: Sequence[Event]) -> F
         at=event.at.isoformat(),
         elapsed_seconds=round(event.elapsed, 3),
         failure=lost if is_silent_end else str(event.details["failure"]),
-        evidence=SILENT_ENDS[lost] if is_silent_end else _evidence(event),
+        evidence=SILENT_ENDS[lost] if is_silent_end else evidence_of(event.details, event.sentence),
         answer="start" if is_silent_end else _answer(decision),
         decision=event.sentence if is_silent_end else decision.sentence,
         noticed_seconds=round(float(event.details.get("silent_seconds", silent)), 3),
         recovery_seconds=round(next_step.seconds_after(event), 3) if next_step else None,
         steps_lost=max(0, steps[-1] - resumed.details["step"]) if steps and resumed else 0,
     )
-
-
-def _evidence(failure: Event) -> str:
-    return evidence_of(failure.details, failure.sentence)
 
 
 def _answer(decision: Event) -> str:

@@ -28,7 +28,7 @@ from entrypoint.net.tls import proof
 from entrypoint.run import token as run_token
 from entrypoint.run.tls import files, given
 from entrypoint.run.tls.files import Served
-from env.http import connections, repeated_lines
+from env.http import connections
 from rollcall.client import Client
 from tests.support.certificates import Authority
 from tests.support.connections import is_closed
@@ -351,7 +351,7 @@ def test_a_worker_that_has_tls_alone_ends_by_name(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(repeated_lines.ONCE_PER_MINUTE, "_shown", {})
+    monkeypatch.setattr(connections.ONCE_PER_MINUTE, "_shown", {})
     with head_with(tmp_path, None) as head:
         own = {"RAY_WORKER": "1", "ROLLCALL_NODE_NAME": "odd", "ROLLCALL_RECIPE": "command"}
         short = {"ROLLCALL_RAY_TEMP_DIR": str(home / "own")}

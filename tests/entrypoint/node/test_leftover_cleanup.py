@@ -14,7 +14,7 @@ import pytest
 from entrypoint.cluster.client import ControlClient
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.node.leftover_cleanup import end_leftovers
+from entrypoint.node.member import end_leftovers
 from entrypoint.processes.inbox import JobOver
 from entrypoint.processes.process import marks
 from tests.support.control import TOKEN, Head

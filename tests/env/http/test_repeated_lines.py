@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from env.http.repeated_lines import OncePerMinute
+from env.http.connections import OncePerMinute
 
 
 def record(message: str, at: float) -> logging.LogRecord:

@@ -7,7 +7,7 @@ import pytest
 
 from env.types import Prompt, Score
 from trainer.metrics.evaluation import Evaluation
-from trainer.metrics.no_reward import NoReward
+from trainer.metrics.recorder import NoReward
 from trainer.types import Completion, Sample
 
 

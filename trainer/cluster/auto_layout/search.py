@@ -79,24 +79,23 @@ class LayoutSearch:
 
         None if no arrangement has room on the nodes.
         """
-        found: list[_Placed] = []
         least: Candidate | None = None
-        for placed in islice(self._placed(), MOST_PLACED):
-            found.append(placed)
-            tried = self._savings(placed)
-            last = self._candidate(placed, tried[-1])
-            least = min(filter(None, (least, last)), key=_lacking)
-            if last.use.gpu.filled <= FILLED and (first := self._first(placed, tried)):
-                return first
-        for placed in found:
-            tried = savings.dear(placed.config, placed.found.layout, self.wish.given)
-            if not tried:
-                continue
+        for placed, tried in self._tried():
             last = self._candidate(placed, tried[-1])
             least = min(filter(None, (least, last)), key=_lacking)
             if last.use.gpu.filled <= FILLED and (first := self._first(placed, tried)):
                 return first
         return least
+
+    def _tried(self) -> Iterator[tuple[_Placed, Sequence[Saving]]]:
+        """Yield arrangements with cheap savings; then all of them again with dear ones."""
+        found: list[_Placed] = []
+        for placed in islice(self._placed(), MOST_PLACED):
+            found.append(placed)
+            yield placed, self._savings(placed)
+        for placed in found:
+            if tried := savings.dear(placed.config, placed.found.layout, self.wish.given):
+                yield placed, tried
 
     def without(self, candidate: Candidate, savers: Sequence[str]) -> MemoryUse:
         """Returns the memory of a candidate if these flags had their default values."""
