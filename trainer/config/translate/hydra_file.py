@@ -1,6 +1,6 @@
 """Reads the keys that a command of verl takes from a configuration of its own, as Hydra does.
 
-A file that cannot be put together here stays a word of the command, and the translation names it.
+The translation names a file that cannot be put together here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from trainer.config.translate.config_file import texts
 from trainer.config.translate.rows import UNSET, Command, is_default
 from trainer.config.translate.verl import VERL as TABLE
 
+FILE_NOT_READ = (
+    "the file is not read: give its keys that differ. Where verl is, the same command with "
+    "`--cfg job --resolve` prints all keys"
+)
 VERLS_OWN = "ppo_trainer"
 """The configuration of main_ppo, whose values the table has."""
+VERLS_DIRECTORY = "config"
+"""Where main_ppo, beside it, has its own files."""
 OF_HYDRA = ("defaults", "hydra")
 """Keys of a file that are none of the job's."""
 INTERPOLATION = re.compile(r"\$\{([\w.]+)\}")
@@ -38,16 +44,20 @@ def with_hydra_file(command: Command) -> Command:
         return command
     command = replace(command, strange=_joined(command.strange))
     options = dict(word.split("=", 1) for word in command.strange if _is_option(word))
-    name = options.get(NAME, "").removesuffix(".yaml")
-    if name in ("", VERLS_OWN) or "megatron" in name or UNSET in "".join(options.values()):
+    name = options.get(NAME, VERLS_OWN).removesuffix(".yaml")
+    if "megatron" in name or UNSET in "".join(options.values()):
         return command
+    if name == VERLS_OWN and options.get(PATH, VERLS_DIRECTORY) == VERLS_DIRECTORY:
+        return command
+    strange = tuple(word for word in command.strange if not _is_option(word))
     try:
         places = list(_places(options, command.program))
         keys = dict(_flat(_composed(name, places, [])))
-    except (_NotReadError, OSError, UnicodeDecodeError, yaml_text.NotYamlError):
-        return command
+    except (_NotReadError, OSError, UnicodeDecodeError) as error:
+        why = f"{error}: " if isinstance(error, _NotReadError) and str(error) else ""
+        left = f"--config-name={name}: {why}{FILE_NOT_READ}"
+        return replace(command, strange=strange, absent=(*command.absent, left))
     given, open_ = _resolved(keys)
-    strange = tuple(word for word in command.strange if not _is_option(word))
     lost = [f"{key}={open_[key]}: Hydra resolves it: give its value" for key in open_]
     lost = [one for one in lost if one.partition("=")[0] not in command.given]
     new = {key: (text,) for key, text in given.items() if not _is_verls(key, text)}
@@ -107,7 +117,10 @@ def _composed(name: str, places: Sequence[Path], above: Sequence[str]) -> dict[s
     if name in above or len(above) > MOST_FILES:
         raise _NotReadError
     file = next((one for place in places if (one := place / f"{name}.yaml").is_file()), None)
-    row = yaml_text.parsed(file.read_text()) if file else None
+    try:
+        row = yaml_text.parsed(file.read_text()) if file else None
+    except yaml_text.NotYamlError as error:
+        raise _NotReadError(f"{file} {error}") from None
     if not isinstance(row, dict):
         raise _NotReadError
     own = {str(key): value for key, value in row.items() if key not in OF_HYDRA}
@@ -120,7 +133,7 @@ def _composed(name: str, places: Sequence[Path], above: Sequence[str]) -> dict[s
             continue
         if not isinstance(part, str) or "@" in part or "/" in part:
             raise _NotReadError
-        if part == VERLS_OWN:
+        if part == VERLS_OWN and name != VERLS_OWN:
             continue
         more = own if part == "_self_" else _composed(part, places, [*above, name])
         made = yaml_text.merged(made, more)

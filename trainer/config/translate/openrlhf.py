@@ -77,6 +77,7 @@ OLD = Table(
         Row("enable_vllm_is_correction", "is_correction_mode", by=_first, old=True),
         Row("algo.advantage.is_correction_enable", "is_correction_mode", by=_first, old=True),
         Row("use_tis", "is_correction_level", by=_checked, old=True),
+        Row("use_tis", "is_correction_mode", by=_first, old=True, note="clip"),
         Row("vllm_is_correction_type", "is_correction_mode", by=_correction, old=True,
             note="tis: clip; icepop: mask"),
         Row("algo.advantage.is_correction_type", "is_correction_mode", by=_correction, old=True,

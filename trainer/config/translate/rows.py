@@ -11,6 +11,10 @@ from typing import Self
 NOTHING = ("", "null", "None")
 """Values that stand for no value."""
 TRUE, FALSE = "true", "false"
+ON, OFF = (
+    (TRUE, "1", "yes", "y", "on", "t"),
+    (FALSE, "0", "no", "n", "off", "f", "", "none", "null"),
+)
 UNSET = "\ue000"
 """Stands for the dollar sign of a variable that a script does not set; the shell expands it."""
 
@@ -46,6 +50,14 @@ class Command:
     """Sentences on lines that bash reads otherwise than their writer meant."""
 
 
+def is_on(text: str) -> bool:
+    """Return whether a switch is on. Raises ValueError for a word that is no switch's."""
+    word = text.strip("'\"").lower()
+    if word not in (*ON, *OFF):
+        raise ValueError(text)
+    return word in ON
+
+
 class UnreadError(ValueError):
     """A value is needed that the script gives, and that only a run of it tells."""
 
@@ -71,7 +83,11 @@ class Values(dict[str, str]):
         return self.text(name) not in NOTHING
 
     def on(self, name: str) -> bool:
-        return self.text(name).lower() in (TRUE, "1", "yes")
+        """Return whether a switch is on. Raises UnreadError for a word that is no switch's."""
+        try:
+            return is_on(self.text(name))
+        except ValueError:
+            raise UnreadError(name) from None
 
     def number(self, name: str) -> float:
         """Return a flag's number. Raises ValueError."""
@@ -133,7 +149,7 @@ def same(value: str, values: Values) -> Answer:
 
 
 def switch(value: str, values: Values) -> Answer:
-    return TRUE if value.lower() in (TRUE, "1", "yes") else FALSE
+    return TRUE if is_on(value) else FALSE
 
 
 def whole(value: str, values: Values) -> Answer:

@@ -19,6 +19,7 @@ from trainer.config.schema import Declared, by_group, flags_of
 from trainer.config.translate import nodes, openrlhf
 from trainer.config.translate.accelerate_file import not_here
 from trainer.config.translate.command import OPENRLHF, TRL, VERL, TranslateError
+from trainer.config.translate.hydra_file import FILE_NOT_READ
 from trainer.config.translate.result import Translation
 from trainer.config.translate.rows import (
     NOTHING,
@@ -43,10 +44,6 @@ from trainer.config.translate.verl_conversions import MEGATRON
 
 ELLIPSES = ("...", "…", "etc.")
 HYDRA = re.compile(r"--config-(?P<what>path|name|dir)=(?P<value>.*)")
-FILE_NOT_READ = (
-    "the file is not read: give its keys that differ. Where verl is, the same command with "
-    "`--cfg job --resolve` prints all keys"
-)
 OF_EVERY_SHELL = ("HOME", "LOGNAME", "PWD", "USER")
 """Variables that a shell has set already."""
 REQUIRED = "is required"

@@ -13,6 +13,7 @@ from trainer.config.translate.rows import (
     Answer,
     Row,
     Table,
+    UnreadError,
     Values,
     always,
     chosen,
@@ -42,6 +43,8 @@ KEYS: list[Row] = [
         default="-1"),
     Row("data.max_prompt_length", "prompt_max_len", by=whole, default="512"),
     Row("data.max_response_length", "generate_max_len", by=whole, default="512"),
+    Row(f"{ROLLOUT}.response_length", "generate_max_len", by=by.reply_length,
+        note="data.max_response_length; another value is absent"),
     Row("data.filter_overlong_prompts", "prompt_overlong", by=by.filtered, default="False"),
     Row("data.truncation", "prompt_overlong", by=by.overlong, default="error",
         note="error: the prompt is dropped and counted, where verl ends"),
@@ -94,7 +97,9 @@ KEYS: list[Row] = [
     Row(f"{ACTOR}.kl_loss_type", "kl_unbiased_gradient", by=by.unbiased, default="low_var_kl",
         note="a name with +"),
     Row(f"{ACTOR}.ppo_epochs", "max_epochs", by=whole, default="1"),
-    Row(f"{ACTOR}.grad_clip", "actor.max_norm", by=number, default="1.0"),
+    Row(f"{ACTOR}.optim.clip_grad", "actor.max_norm", by=number, default="1.0"),
+    Row(f"{ACTOR}.grad_clip", "actor.max_norm", by=by.clipped_before, default="1.0",
+        note=by.CLIPPED_BEFORE),
     Row(f"{ACTOR}.optim.lr", "actor_learning_rate", by=number, default="1e-06"),
     *by.schedule("actor"),
     *by.sequence_parallel(),
@@ -102,8 +107,11 @@ KEYS: list[Row] = [
         note="FSDP shards as ZeRO-3 does"),
     Row(f"{ACTOR}.fsdp_config.reshard_after_forward", "zero_stage", by=by.resharded,
         default="True", note="False: 2"),
-    Row(f"{ACTOR}.fsdp_config.dtype", "param_dtype", by=chosen(bfloat16="bf16", float32="fp32"),
-        default="bfloat16"),
+    Row(f"{ACTOR}.fsdp_config.dtype", "param_dtype", by=by.precision, default="bfloat16"),
+    Row(f"{ACTOR}.fsdp_config.mixed_precision.param_dtype", "param_dtype", by=by.precision,
+        note="an optional key, given with +", old=True),
+    Row(f"{ACTOR}.fsdp_config.model_dtype", "param_dtype", by=by.master_weights, default="fp32",
+        note="the optimizer's weights are always fp32"),
     Row(f"{ACTOR}.fsdp_config.param_offload", "deepspeed_enable_sleep", by=switch, default="False"),
     Row(f"{ACTOR}.fsdp_config.optimizer_offload", "adam_offload", by=switch, default="False"),
     Row(f"{ACTOR}.fsdp_config.full_determinism", "full_determinism", by=switch, default="False"),
@@ -140,7 +148,9 @@ KEYS: list[Row] = [
     Row("critic.optim.lr", "critic_learning_rate", by=number, default="1e-05"),
     *by.schedule("critic"),
     Row("critic.cliprange_value", "value_clip", by=number, default="0.5"),
-    Row("critic.grad_clip", "critic_max_norm", by=number, default="1.0"),
+    Row("critic.optim.clip_grad", "critic_max_norm", by=number, default="1.0"),
+    Row("critic.grad_clip", "critic_max_norm", by=by.clipped_before, default="1.0",
+        note=by.CLIPPED_BEFORE),
     by.critic_as_policy("ppo_mini_batch_size"),
     by.critic_as_policy("ppo_epochs"),
     *(Row(f"{key}.path", "remote_rm_url", by=rewards.own_reward, note=OWN_REWARD)
@@ -198,7 +208,8 @@ KEYS: list[Row] = [
     Row("trainer.test_freq", "eval_steps", by=whole, default="-1",
         note="the first and the last state are always evaluated"),
     Row("trainer.max_actor_ckpt_to_keep", "max_ckpt_num", by=whole, note="3 here by default"),
-    Row("trainer.resume_mode", "load_checkpoint", by=by.resume, default="auto"),
+    Row("trainer.resume_mode", "load_checkpoint", by=by.resume, default="auto",
+        note="verl's checkpoints are not read: resume_path is absent"),
     Row("trainer.nnodes", "actor_num_nodes", by=whole, default="1"),
     Row("trainer.n_gpus_per_node", "actor_num_gpus_per_node", by=whole, default="8"),
     by.logger("wandb"),
@@ -244,14 +255,11 @@ NEEDLESS = [
         "data.use_shm data.image_patch_size data.validation_shuffle "
         f"{MODEL}.use_shm {MODEL}.use_fused_kernels "
         f"{MODEL}.fused_kernel_options.* {MODEL}.tiled_mlp.* {MODEL}.enable_activation_offload "
-        f" "
-        f"{ACTOR}.optim.total_training_steps "
-        f"{ACTOR}.optim.num_cycles {ACTOR}.optim.clip_grad {ACTOR}.optim.zero_indexed_step "
-        "critic.optim.total_training_steps "
-        "critic.optim.num_cycles critic.optim.clip_grad critic.optim.zero_indexed_step "
+        f"{ACTOR}.optim.total_training_steps {ACTOR}.optim.zero_indexed_step "
+        "critic.optim.total_training_steps critic.optim.zero_indexed_step "
         "critic.enable critic.strategy critic.rollout_n critic.data_loader_seed "
         f"{ACTOR}.rollout_n {REF}.rollout_n {ROLLOUT}.mode {ROLLOUT}.prompt_length "
-        f"{ROLLOUT}.response_length {ROLLOUT}.calculate_log_probs {ROLLOUT}.do_sample "
+        f"{ROLLOUT}.calculate_log_probs {ROLLOUT}.do_sample {ROLLOUT}.agent.num_workers "
         f"{ACTOR}.data_loader_seed {ROLLOUT}.seed "
         f"reward.num_workers "
         "reward_model.num_workers "
@@ -266,7 +274,7 @@ NEEDLESS = [
         f"{REF}.pad_to_length* {ACTOR}.entropy_* {REF}.entropy_* {ACTOR}.calculate_* "
         f"{REF}.strategy {REF}.log_prob_* {ROLLOUT}.log_prob_* critic.use_dynamic_bsz "
         "critic.ppo_micro_batch_size* critic.forward_* critic.ppo_max_token_len_per_gpu "
-        f"{ROLLOUT}.dtype {ROLLOUT}.cudagraph_capture_sizes {ROLLOUT}.max_num_batched_tokens "
+        f"{ROLLOUT}.cudagraph_capture_sizes {ROLLOUT}.max_num_batched_tokens "
         f"{ROLLOUT}.max_model_len {ROLLOUT}.max_num_seqs {ROLLOUT}.enable_chunked_prefill "
         f"{ROLLOUT}.logprobs_mode {ROLLOUT}.scheduling_policy {ROLLOUT}.load_format "
         f"{ROLLOUT}.layered_summon {ROLLOUT}.disable_log_stats {ROLLOUT}.multi_stage_wake_up "
@@ -323,7 +331,9 @@ ABSENT = [
     ),
     *several(f"{ROLLOUT}.val_kwargs.top_k", "all tokens may be sampled", default="-1"),
     *several(f"{ROLLOUT}.val_kwargs.top_p", "evaluation has only a temperature", default="1.0"),
-    *several("data.gen_batch_size", "filtering draws as many prompts as are missing", lost=False),
+    Row("data.gen_batch_size", by=by.drawn, note="prompts are drawn as they are needed"),
+    Row(f"{ROLLOUT}.dtype", by=by.engine_precision, default="bfloat16",
+        note="the engines have the policy's: --param_dtype"),
     *several("algorithm.filter_groups.*",
              "filtering ends the run after ten times a step's prompts were replaced"),
     *several(
@@ -454,6 +464,8 @@ FORK = [
     Row(f"{ROLLOUT}.enforce_eager", "enforce_eager", by=switch, default="True"),
     Row(f"{ROLLOUT}.enable_prefix_caching", "enable_prefix_caching", by=switch, default="False"),
     Row(f"{ACTOR}.clip_ratio", "eps_clip", by=number, default="0.2"),
+    Row(f"{ACTOR}.grad_clip", "actor.max_norm", by=number, default="1.0"),
+    Row("critic.grad_clip", "critic_max_norm", by=number, default="1.0"),
     Row(f"{ACTOR}.entropy_coeff", "entropy_loss_coef", by=number, default="0.001"),
     Row(f"{MODEL}.enable_gradient_checkpointing", "gradient_checkpointing", by=switch,
         default="False"),
@@ -476,6 +488,7 @@ FORK = [
 NOT_IN_FORK = {
     f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high", f"{ACTOR}.clip_ratio_c",
     "algorithm.use_kl_in_reward", "data.truncation", f"{ROLLOUT}.val_kwargs.n",
+    f"{ACTOR}.optim.clip_grad", "critic.optim.clip_grad",
     f"{ROLLOUT}.val_kwargs.temperature", f"{ROLLOUT}.val_kwargs.do_sample",
 }  # fmt: skip
 
@@ -491,7 +504,10 @@ def evaluation_in(given: Mapping[str, Sequence[str]]) -> str:
     As there, `val_only` counts if the run begins with an evaluation.
     """
     values = Values({"trainer.val_before_train": TRUE} | {key: t[0] for key, t in given.items()})
-    only = values.on("trainer.val_only") and values.on("trainer.val_before_train")
+    try:
+        only = values.on("trainer.val_only") and values.on("trainer.val_before_train")
+    except UnreadError:
+        only = False
     return f"trainer.val_only={values.text('trainer.val_only')}" if only else ""
 
 

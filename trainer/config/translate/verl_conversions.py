@@ -9,6 +9,7 @@ from trainer.config.translate.rows import (
     Answer,
     Remarked,
     Row,
+    Unsaid,
     Values,
     absent,
     idle,
@@ -220,6 +221,11 @@ def schedule(part: str) -> tuple[Row, ...]:
     def lowest(value: str, values: Values) -> Answer:
         return number(value, values) if float(value) else needless("a cosine falls to 0")
 
+    def cycles(value: str, values: Values) -> Answer:
+        if float(value) != 0.5 and "cosine" in values.text(f"{prefix}.lr_scheduler_type"):
+            return absent("a cosine falls once, from the highest rate to the lowest: 0.5")
+        return kind(values.text(f"{prefix}.lr_scheduler_type"), values)
+
     return (
         Row(f"{prefix}.lr_scheduler_type", f"{ours}.lr_scheduler", by=kind, default="constant"),
         Row(f"{prefix}.warmup_style", f"{ours}.lr_scheduler", by=old, note="the older name"),
@@ -227,6 +233,8 @@ def schedule(part: str) -> tuple[Row, ...]:
             default="0.0"),
         Row(f"{prefix}.lr_warmup_steps", f"{ours}.lr_warmup_ratio", by=steps, default="-1",
             note="steps there, a share of the run here"),
+        Row(f"{prefix}.num_cycles", f"{ours}.lr_scheduler", by=cycles, default="0.5",
+            note="a cosine falls once: others are absent"),
         Row(f"{prefix}.min_lr_ratio", f"{ours}.min_lr_ratio", by=lowest, default="0.0"),
         Row(f"{prefix}.weight_decay", f"{ours}.adam.weight_decay", by=number, default="0.01"),
         Row(f"{prefix}.betas", f"{ours}.adam.betas", by=betas, default="[0.9, 0.999]"),
@@ -255,7 +263,50 @@ def engines(value: str, values: Values) -> Answer:
     return shown(max(1, gpus(values) // int(value)))
 
 
+CLIPPED_BEFORE = "without effect in verl 0.9, which has optim.clip_grad"
+
+
+def clipped_before(value: str, values: Values) -> Answer:
+    return Unsaid(CLIPPED_BEFORE, lost=False, warns=float(value) != 1)
+
+
+def reply_length(value: str, values: Values) -> Answer:
+    longest = values.text("data.max_response_length")
+    if value == longest:
+        return needless("it is data.max_response_length")
+    return absent(f"a reply has at most data.max_response_length tokens, {longest}")
+
+
+def precision(value: str, values: Values) -> Answer:
+    kinds = {"bfloat16": "bf16", "bf16": "bf16", "float32": "fp32", "fp32": "fp32"}
+    return kinds.get(value) or absent(f"{value} is absent: bf16 or fp32")
+
+
+def master_weights(value: str, values: Values) -> Answer:
+    is_here = value in ("fp32", "float32")
+    return Unsaid("the optimizer's weights are fp32 here", lost=False, warns=not is_here)
+
+
+def engine_precision(value: str, values: Values) -> Answer:
+    if precision(value, values) == precision(values.text(f"{ACTOR}.fsdp_config.dtype"), values):
+        return needless("it is the policy's, in both")
+    return absent("the engines have the policy's: --param_dtype")
+
+
+def drawn(value: str, values: Values) -> Answer:
+    if values.on("algorithm.filter_groups.enable"):
+        return needless("filtering draws as many prompts as are missing")
+    if not values.has("trainer.use_v1") or values.on("trainer.use_v1"):
+        return needless("verl draws so many prompts at once, and learns from train_batch_size")
+    return absent("without trainer.use_v1 it is verl's batch: give --rollout_batch_size")
+
+
 def resume(value: str, values: Values) -> Answer:
+    if value == "resume_path":
+        return absent(
+            "verl's checkpoints are not read here: give --pretrain the model that "
+            "`python3 -m verl.model_merger` makes of one"
+        )
     return FALSE if value == "disable" else needless("a run resumes from its newest checkpoint")
 
 

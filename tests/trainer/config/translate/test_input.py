@@ -201,6 +201,53 @@ def test_a_file_of_verl_s_own_is_read_as_hydra_puts_it_together(
     assert "not read" not in err
 
 
+def test_a_directory_s_own_ppo_trainer_is_read_in_the_place_of_verl_s(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "ppo_trainer.yaml").write_text("trainer: {total_epochs: 3}\n")
+    _, out, _ = run(capsys, "--", *VERL.split(), MODEL, f"--config-path={tmp_path}")
+    assert flags(out)["--num_episodes"] == ["3"]
+    code, _, err = run(capsys, "--", *VERL.split(), MODEL, f"--config-path={tmp_path}/no")
+    assert (code, "--config-name=ppo_trainer: the file is not read" in err) == (1, True)
+    (tmp_path / "ppo_trainer.yaml").write_text("trainer: {\n")
+    code, _, err = run(capsys, "--", *VERL.split(), MODEL, f"--config-path={tmp_path}")
+    assert (code, "ppo_trainer.yaml is not YAML in line 2: the file is not read" in err) == (
+        1,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "words"),
+    [
+        ("actor.optim.clip_grad=0.3", 0, "--actor.max_norm 0.3"),
+        ("actor.grad_clip=0.3", 0, "grad_clip=0.3: without effect in verl 0.9, which has optim"),
+        ("actor.optim.num_cycles=2 actor_rollout_ref.actor.optim.lr_scheduler_type=cosine", 1,
+         "num_cycles=2: a cosine falls once"),
+        ("actor.fsdp_config.model_dtype=bf16", 0, "the optimizer's weights are fp32 here"),
+        ("actor.fsdp_config.mixed_precision.param_dtype=fp32", 0, "--param_dtype fp32"),
+        ("rollout.response_length=33", 1, "response_length=33: a reply has at most data.max"),
+        ("rollout.dtype=float16", 1, "dtype=float16: the engines have the policy's"),
+        ("rollout.agent.num_workers=4", 0, ""),
+        ("actor.use_kl_loss=Ture", 1, "use_kl_loss=Ture: its value cannot be read"),
+        ("rollout.n=2 algorithm.use_kl_in_reward=flase", 1, "flase: its value cannot be read"),
+        ("rollout.n=2 algorithm.adv_estimator=grpo algorithm.norm_adv_by_std_in_grpo=Flase", 1,
+         "Flase: its value cannot be"),
+        ("rollout.n=2 trainer.resume_mode=resume_path trainer.resume_from_path=x/global_step_3", 1,
+         "resume_mode=resume_path: verl's checkpoints are not read here: give --pretrain"),
+        ("rollout.n=2 data.gen_batch_size=1536", 0, "verl draws so many prompts at once"),
+        ("rollout.n=2 trainer.use_v1=False data.gen_batch_size=1536", 1, "--rollout_batch_size"),
+    ],
+)  # fmt: skip
+def test_a_key_of_verl_that_changes_the_run_is_printed_or_named(
+    capsys: pytest.CaptureFixture[str], word: str, code: int, words: str
+) -> None:
+    given = ("actor_rollout_ref." + word).split()
+    found, out, err = run(capsys, "--", *VERL.split(), MODEL, *given)
+    assert words in out + err
+    assert found == code
+
+
 @pytest.mark.parametrize("defaults", [None, "[{model: big}]", "[mine]", "[other]"])
 def test_a_file_of_verl_s_that_is_not_read_is_said_once_and_nothing_is_called_missing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, defaults: str | None
