@@ -25,8 +25,8 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import RunFiles
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel

@@ -20,7 +20,8 @@ from entrypoint.cluster.slow_nodes import most_an_hour
 from entrypoint.job.failures import classes, hang, policy
 from entrypoint.job.failures.classes import AttemptResult, Hung, WorkerLeaving
 from entrypoint.job.failures.evidence_log import EvidenceLog
-from entrypoint.job.failures.policy import Replace, RestartBudget, Resume, Stop
+from entrypoint.job.failures.outcome import Outcome
+from entrypoint.job.failures.policy import Replace, RestartBudget, Resume
 from entrypoint.net import wait
 from entrypoint.run.failure_classes import FailureClass
 from entrypoint.run.flight_record.record import FlightRecord, from_journal
@@ -232,7 +233,7 @@ def _answer(world: World, budget: RestartBudget, *, progressed: bool) -> tuple[b
     found = classes.find_evidence(result, failure)
     faulty = f"worker at {found.address}" if found and found.address else None
     decision = policy.decide(failure, history, world.saved, faulty)
-    if isinstance(decision, Stop):
+    if isinstance(decision, Outcome):
         return False, inputs.start
     world.journal.record("decision", decision.sentence, answer=type(decision).__name__.lower())
     if isinstance(decision, Replace) or failure is FailureClass.NODE_LOST:

@@ -14,12 +14,12 @@ from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.job import run_identity, supervisor
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.job_queue import SUBMITTED_AGAIN, JobQueue
 from entrypoint.job.jobs import Job
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.rendezvous import Cluster, restart_ray
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import ENDED, RayEnded, WorkerLeaves
 from entrypoint.run.attempt_ends import INTERRUPTED
 from entrypoint.run.journal import Journal

@@ -17,6 +17,12 @@ from entrypoint.cluster.server import HeadPhase
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures import policy
+from entrypoint.job.failures.outcome import (
+    Outcome,
+    RollIncompleteError,
+    StorageLostError,
+    UnplaceableError,
+)
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.base import FilesGoneError, PlacedJob
 from entrypoint.job.run_context import RunContext
@@ -34,18 +40,6 @@ SPARES_SECONDS = 5.0
 """How long the first roll call waits for spares once all workers are there."""
 NODE_TIMEOUTS = 2.0
 """Multiple of ROLLCALL_NODE_TIMEOUT to wait for Ray to list the nodes that have joined."""
-
-
-class RollIncompleteError(Exception):
-    """Too few workers at the deadline; the sentence names who is missing."""
-
-
-class UnplaceableError(Exception):
-    """The nodes of the roll cannot hold the job; says every shortfall."""
-
-
-class StorageLostError(Exception):
-    """Storage did not come back before the deadline."""
 
 
 class Cluster(Protocol):
@@ -104,7 +98,7 @@ class Rendezvous:
     def __post_init__(self) -> None:
         self.job = self.run.settings
 
-    def complete(self) -> policy.Stop | None:
+    def complete(self) -> Outcome | None:
         """Wait until the roll is complete and its nodes reach each other.
 
         Returns the end of the run if they never do. Raises what the waits raise.
@@ -128,7 +122,7 @@ class Rendezvous:
             failures += 1
             workers, budget = self.run.control.roll().present, self.run.settings.max_restarts
             for decision in policy.unreachable(answer, workers, failures, budget):
-                if isinstance(decision, policy.Stop):
+                if isinstance(decision, Outcome):
                     return decision
                 self.record(decision)
                 self.recover(decision, failures)

@@ -12,34 +12,29 @@ from contract import lease
 from contract.exit_codes import ExitCode
 from contract.files.child_variables import ATTEMPT
 from contract.launch import places
-from contract.launch.model_digests import ModelDigests, OtherModelError
+from contract.launch.model_digests import ModelDigests
 from contract.progress import RunResult
 from contract.run_dir import write_atomically
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.job import exported_model, slow_nodes
 from entrypoint.job.attempt import Attempt, AttemptPlan
 from entrypoint.job.failures import classes, hang, policy, resume_check
+from entrypoint.job.failures import outcome as outcomes
 from entrypoint.job.failures.classes import AttemptResult, SlowNode
 from entrypoint.job.failures.hang import HangWatch
+from entrypoint.job.failures.outcome import Outcome, StorageLostError
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes import base
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
-from entrypoint.job.rendezvous import (
-    Rendezvous,
-    RollIncompleteError,
-    StorageLostError,
-    UnplaceableError,
-)
+from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.slow_nodes import SlowNodes
 from entrypoint.machine.gpus import discover
 from entrypoint.net import wait
-from entrypoint.processes.inbox import Inbox, RayFailedError, UnfitRayError
+from entrypoint.processes.inbox import Inbox
 from entrypoint.run import errors
 from entrypoint.run.failure_classes import HUB, FailureClass, service_of
 from entrypoint.run.flight_record import run_end
-from entrypoint.run.object_store import StoreError
-from entrypoint.run.restore import OtherRunError
 from entrypoint.run.run_attempts import TELLS_STEPS
 
 log = logging.getLogger(__name__)
@@ -54,44 +49,19 @@ BY_US = (FailureClass.SCALED_UP, FailureClass.STRAGGLER)
 NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, *BY_US)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    name: str
-    """finished, failed or stopped."""
-    exit_code: ExitCode
-    sentence: str
+def ended_by(error: Exception, run_dir: Path, inbox: Inbox) -> Outcome:
+    """Return the outcome for an error that ends the supervision.
 
-    @classmethod
-    def of(cls, decision: policy.Stop) -> Outcome:
-        return cls(decision.outcome, decision.exit_code, decision.sentence)
-
-    @classmethod
-    def of_error(cls, error: Exception, run_dir: Path, inbox: Inbox) -> Outcome:
-        """Return the outcome for an error that ends the supervision.
-
-        Raises SupersededError: then a later head has the workers.
-        """
-        match error:
-            case lease.SupersededError():
-                raise error
-            case wait.InterruptedWaitError():
-                return cls("stopped", ExitCode.STOPPED, inbox.with_reason(str(error)))
-            case wait.GaveUpError() | RollIncompleteError():
-                code = ExitCode.UNREACHABLE
-            case StorageLostError() | FilesGoneError() | StoreError():
-                code = ExitCode.RUN_DIR
-            case UnplaceableError() | ArgumentsError() | OtherRunError() | OtherModelError():
-                code = ExitCode.USAGE
-            case RayFailedError():
-                code = error.exit_code
-            case UnfitRayError():
-                code = error.exit_code
-            case OSError():  # such as a run directory that cannot take the journal
-                return cls("failed", errors.exit_code(error, run_dir), errors.explain(error))
-            case _:
-                log.error("an error of the head itself ends the run", exc_info=error)
-                return cls("failed", ExitCode.JOB_FAILED, f"the head failed: {error!r}")
-        return cls("failed", code, str(error))
+    Raises SupersededError: then a later head has the workers.
+    """
+    if isinstance(error, lease.SupersededError):
+        raise error
+    if (outcome := outcomes.of_error(error, run_dir)) is None:
+        log.error("an error of the head itself ends the run", exc_info=error)
+        return Outcome("failed", ExitCode.JOB_FAILED, f"the head failed: {error!r}")
+    if outcome.name == "stopped":
+        return replace(outcome, sentence=inbox.with_reason(outcome.sentence))
+    return outcome
 
 
 @dataclass(slots=True)
@@ -121,7 +91,7 @@ class Supervisor:
             while True:
                 self._compare_models()
                 if (stop := self.rendezvous.complete()) is not None:
-                    return Outcome.of(stop)
+                    return stop
                 before = self._step()
                 try:
                     result = self._attempt()
@@ -130,11 +100,11 @@ class Supervisor:
                     continue  # the next roll call waits for those that it can look for
                 self._unstarted = 0
                 decision = self._decide(result, progressed=result.step > before)
-                if isinstance(decision, policy.Stop):
+                if isinstance(decision, Outcome):
                     if decision.exit_code is ExitCode.FINISHED:
                         self._look_for_run()
                         exported_model.show(self.run)
-                    return Outcome.of(decision)
+                    return decision
                 self.rendezvous.record(decision)
                 if isinstance(decision, policy.Swap):
                     self._evict(decision, result)
@@ -144,7 +114,7 @@ class Supervisor:
                     ray_lost=result.status == "LOST",
                 )
         except Exception as error:
-            return Outcome.of_error(error, self.run.settings.run_dir, self.run.inbox)
+            return ended_by(error, self.run.settings.run_dir, self.run.inbox)
         finally:
             self.rendezvous.collective.close()
             if self._slow:
@@ -351,7 +321,7 @@ def conclude(outcome: Outcome, run: RunContext, seconds: float) -> ExitCode:
     try:
         record(outcome, run, seconds)
     except OSError as error:
-        outcome = _unrecorded(outcome, errors.describe(error))
+        outcome = outcomes.unrecorded(outcome, errors.describe(error))
         log.error("%s", outcome.sentence)
     end = None
     with suppress(OSError):
@@ -359,18 +329,6 @@ def conclude(outcome: Outcome, run: RunContext, seconds: float) -> ExitCode:
     run.control.announce(outcome.name, outcome.exit_code, end)
     run.control.wait_until_acknowledged(ACKNOWLEDGE_SECONDS)
     return outcome.exit_code
-
-
-def _unrecorded(outcome: Outcome, why: str) -> Outcome:
-    """Return the outcome of a run whose outcome could not be recorded.
-
-    A success becomes 73, so that a restart finishes the run. A failure keeps its own code, which
-    says more than 73.
-    """
-    sentence = f"{outcome.sentence}; the outcome cannot be written down ({why})"
-    if outcome.exit_code == ExitCode.FINISHED:
-        return Outcome("failed", ExitCode.RUN_DIR, sentence)
-    return replace(outcome, sentence=sentence)
 
 
 def record(outcome: Outcome, run: RunContext, seconds: float) -> None:

@@ -40,12 +40,13 @@ from entrypoint.job import (
     supervisor,
 )
 from entrypoint.job.collective_check import CollectiveCheck
+from entrypoint.job.failures.outcome import Outcome, unsaved
 from entrypoint.job.job_loop import JobLoop
 from entrypoint.job.job_queue import JobQueue
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome, Supervisor
+from entrypoint.job.supervisor import Supervisor
 from entrypoint.machine import address as address_of
 from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.net import sockets, wait
@@ -140,7 +141,7 @@ def _serve(
             elif finished:
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
                 whole = store_sync.upload_rest(settings, run, journal, inbox.stop)
-                return ExitCode.FINISHED if whole else ExitCode.RUN_DIR
+                return ExitCode.FINISHED if whole else unsaved(ExitCode.FINISHED)
             # The first event of each head: readers take the epoch of those that follow from it.
             journal.record(
                 "start",
@@ -267,14 +268,14 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
             else:
                 outcome = supervise(run)
         except Exception as error:
-            outcome = Outcome.of_error(error, settings.run_dir, inbox)
+            outcome = supervisor.ended_by(error, settings.run_dir, inbox)
         code = supervisor.conclude(outcome, run, time.monotonic() - began)
         if outcome.name == "failed" or code == ExitCode.RUN_DIR:
             log.info("%s", what_to_do(files, code))
         elif outcome.name == "finished" and queue is None:
             log.info("%s", what_is_there(files))
         memory.save(files.kept, settings.node_name)
-        return code if finish_uploads() or code else ExitCode.RUN_DIR
+        return code if finish_uploads() else unsaved(code)
 
 
 def _registry(settings: Settings, role: Head, me: NodeInfo) -> NodeRegistry:

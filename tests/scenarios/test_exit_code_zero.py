@@ -8,10 +8,10 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from entrypoint.config.settings import Settings
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.job_end import Lacking
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.command.recipe import AnyCommand
-from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import StopAsked
 from tests.support.world import FINISHED, World, ends
 

@@ -17,10 +17,10 @@ from contract.journal import EXPORT
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.base import FilesGoneError
 from entrypoint.job.recipes.builtin.recipe import RECIPE
-from entrypoint.job.supervisor import Outcome
 from entrypoint.node import head
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox

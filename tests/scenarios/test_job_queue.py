@@ -17,9 +17,9 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.job_queue_protocol import SubmissionError
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config.read import read_settings
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.job_queue import JobQueue
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError, StopAsked
 from entrypoint.run.flight_record.record import from_journal
 from entrypoint.run.journal import Journal

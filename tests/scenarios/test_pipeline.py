@@ -23,8 +23,8 @@ from entrypoint import __main__ as entrypoint
 from entrypoint.cluster.job_queue_protocol import SubmissionError
 from entrypoint.commands import cli
 from entrypoint.config.pipeline import Stage, keyed, parsed
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.programs import program
 from env.prepare.arithmetic import ALPHABET
 from tests.support.job_head import FINISHED, JobHead, fails, finishes, soon, until_stopped

@@ -20,9 +20,10 @@ from contract.lease import SupersededError
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.recipes.command.recipe import RECIPE
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome, conclude
+from entrypoint.job.supervisor import conclude
 from entrypoint.net import wait
 from entrypoint.node.membership import TRIES, Membership
 from entrypoint.processes.inbox import HeadSaid, Inbox, Message

@@ -17,9 +17,9 @@ from contract.run_dir import RunFiles, write_atomically
 from entrypoint.cluster.client import ControlClient, RefusedError
 from entrypoint.config.settings import Settings
 from entrypoint.job import attempt, supervisor
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.command.recipe import AnyCommand
-from entrypoint.job.supervisor import Outcome
 from entrypoint.net import wait
 from entrypoint.net.wait import GaveUpError
 from entrypoint.processes.inbox import RayEnded, StopAsked, WorkerLeaves

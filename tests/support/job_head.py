@@ -13,11 +13,11 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.job_loop import JobLoop
 from entrypoint.job.job_queue import JobQueue
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import Inbox, RayFailedError, StopAsked
 from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN, Head, answers, node_info

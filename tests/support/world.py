@@ -15,12 +15,13 @@ from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry, Spares
 from entrypoint.job.collective_check import CollectiveCheck
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.ray_jobs import JobClient, JobInfo
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.base import JobCommand
 from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome, Supervisor
+from entrypoint.job.supervisor import Supervisor
 from entrypoint.net import sockets, wait
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.inbox import Inbox, WorkerLeaves

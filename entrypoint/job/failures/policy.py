@@ -10,6 +10,7 @@ from contract.exit_codes import ExitCode
 from entrypoint.cluster.slow_nodes import OUT_SECONDS
 from entrypoint.job import collective
 from entrypoint.job.failures.classes import CodeError
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 
 NO_ERROR = CodeError()
@@ -114,15 +115,8 @@ class Grow:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    outcome: str
-    exit_code: ExitCode
-    sentence: str
-
-
 Continuation = Resume | Replace | Swap | Renew | Shrink | Grow
-Decision = Continuation | Stop
+Decision = Continuation | Outcome
 
 OWN_START = (
     "starting the same command again (it goes on from its own checkpoint, if it looks for one)"
@@ -163,14 +157,14 @@ def decide(
     hold; `node`: the node that the evidence points to, if it points to one.
     """
     if failure is FailureClass.FINISHED:
-        return Stop("finished", ExitCode.FINISHED, "the job has finished")
+        return Outcome("finished", ExitCode.FINISHED, "the job has finished")
     if failure is FailureClass.PREEMPTED:
         nothing = OWN_SAVE if history.saves_itself else "no step was saved yet"
         saved = f"step {from_step} is saved" if from_step else nothing
-        return Stop("stopped", ExitCode.STOPPED, saved)
+        return Outcome("stopped", ExitCode.STOPPED, saved)
     about = FAILURES[failure]
     if about.is_final:
-        return Stop("failed", about.exit_code, about.reason)
+        return Outcome("failed", about.exit_code, about.reason)
     beginning = start(from_step, in_memory)
     anew = OWN_START if history.saves_itself else "starting again from the beginning"
     where = f"resuming from {beginning}" if beginning else anew
@@ -184,11 +178,11 @@ def decide(
         place = history.error.place
         circumstance = f"at {place}" if place else "and without a new step"
         why = f"the code failed with the same error twice in a row, {circumstance}"
-        return Stop("failed", about.exit_code, f"{why}: another try would end the same way")
+        return Outcome("failed", about.exit_code, f"{why}: another try would end the same way")
     in_vain = history.attempts_without_progress
     if in_vain > history.max_restarts:
         attempts = "the attempt" if in_vain == 1 else f"{in_vain} attempts in a row"
-        return Stop(
+        return Outcome(
             "failed",
             about.exit_code,
             f"{about.reason}, and {attempts} brought no new step: "
@@ -197,7 +191,7 @@ def decide(
     if history.lacks_hub and in_vain:
         if history.same_class > 1:
             why = "the hub did not answer, twice in a row, and no step was made: giving up"
-            return Stop("failed", about.exit_code, why)
+            return Outcome("failed", about.exit_code, why)
         wait = duration(HUB_PAUSE_SECONDS)
         return Resume(f"the hub did not answer: {where} once, in {wait}", HUB_PAUSE_SECONDS)
     if failure is FailureClass.GPU_FAULT and node:
@@ -243,7 +237,7 @@ def unreachable(
     if failures > max_restarts:
         sentence = f"the nodes do not reach each other, {failures} times in a row"
         why = f"{sentence}: {result.sentence} (ROLLCALL_MAX_RESTARTS)"
-        return [Stop("failed", ExitCode.UNFIT, why)]
+        return [Outcome("failed", ExitCode.UNFIT, why)]
     if result.unstarted:
         why = "starts no process: restarting it there"
         return [Renew(f"Ray on {node} {why}", node) for node in result.unstarted]
@@ -257,6 +251,6 @@ def _once_more(failure: FailureClass, history: History, where: str, node: str | 
     what = f"out of memory ({failure})" + (f" on {node}" if node else "")
     if history.same_class > 1 and history.attempts_without_progress:
         why = f"{what}, twice in a row without a new step"
-        return Stop("failed", ExitCode.JOB_FAILED, why)
+        return Outcome("failed", ExitCode.JOB_FAILED, why)
     pause = MEMORY_PAUSE_SECONDS if failure is FailureClass.HOST_OOM else 0.0
     return Resume(f"{what}: {where} once", pause)

@@ -21,8 +21,8 @@ from entrypoint.commands import cli, jobs
 from entrypoint.commands.head_client import AwayError, ask
 from entrypoint.config.settings import Settings
 from entrypoint.console import DATE_FORMAT
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome
 from tests.support.control import TOKEN, Head, head
 from tests.support.job_head import FINISHED, JobHead, fails, job_head, soon
 from tests.support.printed import Printed

@@ -11,8 +11,8 @@ import pytest
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.commands import cli, page
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome
 from entrypoint.run import token as run_token
 from tests.support import reported_runs
 from tests.support.control import TOKEN

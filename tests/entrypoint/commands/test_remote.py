@@ -25,9 +25,9 @@ from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import supervisor
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import Inbox
 from entrypoint.run.failure_classes import (
     REMEDIES,

@@ -26,8 +26,8 @@ from entrypoint.cluster.server import HeadPhase
 from entrypoint.commands import cli, events, logs, page, remote
 from entrypoint.commands.log_part import Part
 from entrypoint.config.read import read_settings
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome
 from entrypoint.run import token as run_token
 from tests.support.control import TOKEN, Head, head
 from tests.support.job_head import FINISHED, JobHead, job_head, soon

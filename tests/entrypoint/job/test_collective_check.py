@@ -18,7 +18,8 @@ from entrypoint.config.read import read_settings
 from entrypoint.job import collective, collective_check
 from entrypoint.job.collective import CollectiveResult
 from entrypoint.job.collective_check import CollectiveCheck
-from entrypoint.job.failures.policy import Replace, Resume, Stop, unreachable
+from entrypoint.job.failures.outcome import Outcome
+from entrypoint.job.failures.policy import Replace, Resume, unreachable
 from entrypoint.net import wait
 from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.inbox import StopAsked
@@ -137,7 +138,7 @@ def test_nodes_at_fault_are_sent_away_links_tried_again_and_the_budget_ends_it()
     assert isinstance(again, Resume)
     assert again.first_pause
     (stop,) = unreachable(answer("a and head", "a"), on_roll, 4, 3)
-    assert isinstance(stop, Stop)
+    assert isinstance(stop, Outcome)
     assert stop.exit_code is ExitCode.UNFIT
     assert "4 times in a row: a and head" in stop.sentence
 

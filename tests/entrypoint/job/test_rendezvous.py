@@ -13,11 +13,11 @@ import pytest
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
+from entrypoint.job.failures.outcome import UnplaceableError
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.base import PlacedJob
 from entrypoint.job.recipes.builtin.recipe import RECIPE, Builtin
 from entrypoint.job.recipes.search_r1 import recipe as search_r1
-from entrypoint.job.rendezvous import UnplaceableError
 from tests.support import qwen
 from tests.support.builtin_settings import settings_of
 from tests.support.world import World

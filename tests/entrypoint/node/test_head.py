@@ -22,7 +22,8 @@ from entrypoint.commands import cli
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
-from entrypoint.job.supervisor import Outcome, Supervisor
+from entrypoint.job.failures.outcome import Outcome
+from entrypoint.job.supervisor import Supervisor
 from entrypoint.node import head, ray_command_line, start_again
 from entrypoint.node.existing_ray.cluster import ExistingRay
 from entrypoint.node.ray_head import HeadRay

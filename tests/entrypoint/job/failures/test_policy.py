@@ -8,13 +8,13 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from entrypoint.job.failures.classes import CodeError
+from entrypoint.job.failures.outcome import Outcome
 from entrypoint.job.failures.policy import (
     OWN_START,
     History,
     Replace,
     RestartBudget,
     Resume,
-    Stop,
     decide,
 )
 from entrypoint.run.failure_classes import FailureClass as F
@@ -60,7 +60,7 @@ def test_the_same_error_of_the_code_twice_in_a_row_ends_the_run() -> None:
     assert isinstance(decide(F.CODE, other, from_step=4), Resume)
     again = budget.after(F.CODE, CodeError("KeyError", "data.py:9"), progressed=True)
     decision = decide(F.CODE, again, from_step=4)
-    assert isinstance(decision, Stop), "new steps between do not correct the line"
+    assert isinstance(decision, Outcome), "new steps between do not correct the line"
     assert decision.exit_code == ExitCode.JOB_FAILED
     assert "same error twice in a row, at data.py:9" in decision.sentence
 
@@ -91,7 +91,7 @@ def test_another_end_or_a_new_step_between_two_errors_of_no_known_line_gives_ano
 )
 def test_what_another_try_cannot_change_stops_at_once(failure: F, code: ExitCode) -> None:
     decision = decide(failure, history(), from_step=5)
-    assert isinstance(decision, Stop)
+    assert isinstance(decision, Outcome)
     assert decision.exit_code == code
 
 
@@ -138,14 +138,14 @@ def test_from_where_a_job_goes_on_that_alone_knows_its_checkpoints(
 def test_restarts_without_progress_end_when_the_budget_is_spent() -> None:
     assert isinstance(decide(F.UNKNOWN, history(attempts_without_progress=3), 0), Resume)
     decision = decide(F.UNKNOWN, history(attempts_without_progress=4), 0)
-    assert isinstance(decision, Stop)
+    assert isinstance(decision, Outcome)
     assert decision.exit_code == ExitCode.JOB_FAILED
     assert "ROLLCALL_MAX_RESTARTS" in decision.sentence
 
 
 def test_no_restart_at_all_where_none_is_allowed() -> None:
     assert isinstance(
-        decide(F.UNKNOWN, history(attempts_without_progress=1, max_restarts=0), 0), Stop
+        decide(F.UNKNOWN, history(attempts_without_progress=1, max_restarts=0), 0), Outcome
     )
 
 
@@ -156,7 +156,7 @@ def test_out_of_memory_resumes_once_and_stops_if_that_brings_no_new_step() -> No
     later = decide(F.GPU_OOM, history(attempts_without_progress=0, same_class=2), 900)
     assert isinstance(later, Resume)
     second = decide(F.GPU_OOM, history(attempts_without_progress=1, same_class=2), 3)
-    assert isinstance(second, Stop)
+    assert isinstance(second, Outcome)
     assert second.sentence == "out of memory (gpu_oom), twice in a row without a new step"
 
 
@@ -181,7 +181,7 @@ def test_a_worker_whose_gpu_failed_is_replaced_and_an_unknown_one_is_not_guessed
 
 def test_storage_beyond_the_budget_ends_with_73() -> None:
     beyond = decide(F.STORAGE, history(attempts_without_progress=4), 3)
-    assert isinstance(beyond, Stop)
+    assert isinstance(beyond, Outcome)
     assert beyond.exit_code == ExitCode.RUN_DIR
 
 
@@ -192,7 +192,7 @@ def test_a_hub_that_does_not_answer_is_tried_once_more_and_later() -> None:
     assert decision.first_pause == 15
     assert "once, in 15 s" in decision.sentence
     again = decide(F.SERVICE, replace(history(2, same_class=2), lacks_hub=True), from_step=0)
-    assert isinstance(again, Stop)
+    assert isinstance(again, Outcome)
     assert again.exit_code == ExitCode.JOB_FAILED
     assert again.sentence.startswith("the hub did not answer, twice in a row")
     other = decide(F.SERVICE, history(2, same_class=2), from_step=0)
