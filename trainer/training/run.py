@@ -88,54 +88,56 @@ def exit_code(error: Exception) -> ExitCode | None:
 
 
 def run(
-    config: Config, callbacks: Sequence[Callback] = (), spelt: Callable[[str], str] = str
+    given: Config, callbacks: Sequence[Callback] = (), spelt: Callable[[str], str] = str
 ) -> RunState:
     """Train from the newest checkpoint to the last step. Returns the run's final state.
+
+    The flags as they are `given` name data sets and models of the hub. `with_data` has the data
+    sets as directories, `with_tokeniser` the models, too, but without weights. `settled` follows
+    from `with_data`, once nodes are reserved: it has what depends on them, and whole models.
 
     `spelt`: returns a sentence with the flags as whoever began the run spells them.
 
     Raises the errors of EXIT_CODES, and CallbackError.
     """
-    given = config
-    config.files.root.mkdir(parents=True, exist_ok=True)
-    finished.compare_models(config)
-    pretrained.trust(config.trust_remote_code)
-    config = with_local_data(config)
-    for note in config.notes:
+    files = given.files
+    files.root.mkdir(parents=True, exist_ok=True)
+    finished.compare_models(given)
+    pretrained.trust(given.trust_remote_code)
+    with_data = with_local_data(given)
+    for note in with_data.notes:
         print(f"note: {spelt(note)}", flush=True)
-    keep_servers_in(config.files.servers)
-    small = with_small_files(config)
-    tell_of_code(small)
-    prompts = data.load(small)
-    own_trials.run(config)
-    reward = _reward_of_flags(config)  # a wrong flag ends the attempt before it reserves anything
-    episodes = episode_setup.of_flags(config)
-    _check_first_images(config, episodes, prompts)
-    _check_first_rows(config, reward, prompts)
-    wanted = layout.of(config)
+    keep_servers_in(files.servers)
+    with_tokeniser = with_small_files(with_data)
+    tell_of_code(with_tokeniser)
+    prompts = data.load(with_tokeniser)
+    own_trials.run(with_data)
+    # A wrong flag ends the attempt before it reserves anything.
+    reward, episodes = _reward_of_flags(with_data), episode_setup.of_flags(with_data)
+    _check_first_images(with_data, episodes, prompts)
+    _check_first_rows(with_data, reward, prompts)
+    wanted = layout.of(with_data)
     stays = placement.join(wanted)
     stop = StopRequest()
     stop.install()
     placed = placement.reserve(wanted)
     try:
-        _check_models(config, placed)
-        _check_directories(config, placed)
-        config = _fetched(_settled(config, placed), placed)
-        standby = StandbyRanks()
-        launcher = RayLauncher(
-            placed, config.dist_timeout, standby, journal_writer(config.files.journal)
-        )
-        peers = Replicator(config)
-        workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
-        own = reward or _model_reward(config, workers)
+        _check_models(with_data, placed)
+        _check_directories(with_data, placed)
+        settled = _fetched(_settled(with_data, placed), placed)
+        standby, tell = StandbyRanks(), journal_writer(files.journal)
+        launcher = RayLauncher(placed, settled.dist_timeout, standby, tell)
+        peers = Replicator(settled)
+        workers = groups.assemble(settled, settled.total_steps(len(prompts.stream)), launcher)
+        own = reward or _model_reward(settled, workers)
         inputs = TrainingInputs(prompts, own, episodes, (*callbacks, StandbyRefill(standby)))
         try:
-            state = loop.train(config, workers, inputs, stop, peers)
+            state = loop.train(settled, workers, inputs, stop, peers)
         except Stopped:
             peers.end()  # the checkpoint on disk is complete
             raise
         except UserCodeError as error:
-            if Progress.read(config.files.progress) is None or not error.asks_others:
+            if Progress.read(files.progress) is None or not error.asks_others:
                 raise
             # The code has worked for whole steps: what it asks may answer again.
             raise TrainingError(str(error)) from error
@@ -243,17 +245,17 @@ def _check_first_images(config: Config, episodes: EpisodeSetup | None, prompts: 
 
 def _settled(config: Config, placed: Placement) -> Config:
     """Returns the flags with every choice that depends on the nodes, and journals the layout."""
-    config = choose_engine(config, placed.assignment)
-    if lacking := engine_faults(config):
+    with_engine = choose_engine(config, placed.assignment)
+    if lacking := engine_faults(with_engine):
         raise placement.LayoutError("\n".join(lacking))
-    way = choose.choose_backend(config, placed.assignment)
-    config = replace(config, vllm=replace(config.vllm, sync_backend=way.backend))
-    engine = f"rollouts by {ENGINE_NAMES[config.rollout_engine]}"
+    way = choose.choose_backend(with_engine, placed.assignment)
+    settled = replace(with_engine, vllm=replace(with_engine.vllm, sync_backend=way.backend))
+    engine = f"rollouts by {ENGINE_NAMES[settled.rollout_engine]}"
     layout_event = "; ".join([*placed.sentences(), engine, str(way)])
     append_event(config.files.journal, "layout", layout_event)
-    if estimate := memory_estimate.sentence(config, placed.assignment.layout):
+    if estimate := memory_estimate.sentence(settled, placed.assignment.layout):
         append_event(config.files.journal, "memory", estimate)
-    return config
+    return settled
 
 
 def choose_engine(config: Config, found: Assignment) -> Config:
