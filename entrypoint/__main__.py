@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 INTERRUPTED = 128 + signal.SIGINT
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -50,7 +50,6 @@ NO_JOB = (
     "waits for jobs, start every node with `rollcall up --wait-for-jobs`, and bring jobs with "
     "`rollcall submit`."
 )
-OTHER_THINGS_NAME = "For a job, a node or a log of this name, set ROLLCALL_RUN_DIR"
 
 
 def main() -> int:
@@ -345,10 +344,10 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     """A command that asks the head, or reads the run directory."""
     from entrypoint.commands import (
         arguments,
+        asked_run,
         events,
         jobs,
         logs,
-        named_run,
         node_shell,
         page,
         pipeline,
@@ -359,35 +358,34 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     from entrypoint.run import errors
 
     options = arguments.parse(call.command, call.arguments)
-    environ = named_run.with_variable(environ)
-    is_named = bool(options.run_dir or options.address or getattr(options, "run", None))
-    is_named = is_named or node_shell.names_a_run(environ)
     try:
-        environ, is_guessed = _of_asked_run(call.command, options, environ, is_named=is_named)
+        asked = asked_run.of(call.command, options, environ)
     except node_shell.UnnamedRunError as error:
         return arguments.fail(str(error), ExitCode.USAGE, as_json=options.json)
-    answers = {
+    if asked.note:
+        print(asked.note, file=sys.stderr)
+    answers: dict[str, Callable[..., int]] = {
         "submit": jobs.submit,
         "pipeline": pipeline.pipeline,
         "list": jobs.list_jobs,
         "status": remote.status,
         "wait": remote.wait,
-        "open": page.open_page,
+        "open": partial(page.open_page, found=asked.found),
         "logs": logs.logs,
         "events": events.events,
         "stop": remote.stop,
         "rotate-token": rotate_token.rotate_token,
     }
     try:
-        settings = read_settings(environ, use=Use.ASK)
-        if is_guessed and is_named:  # by an address
+        settings = read_settings(asked.environ, use=Use.ASK)
+        if asked.is_guessed and asked.is_named:  # by an address
             settings = node_shell.for_address(settings)
         return answers[call.command](settings, options)
     except NoAnswerError as error:
         sentence, code = str(error), error.exit_code
-        if not is_named and (lack := named_run.directory_without_run(options)):
-            sentence, code = f"{lack}. {OTHER_THINGS_NAME}", ExitCode.USAGE
-        elif isinstance(error, NoRunError) and (found := node_shell.lives_beside(environ)):
+        if asked.lack:
+            sentence, code = asked.lack, ExitCode.USAGE
+        elif isinstance(error, NoRunError) and (found := node_shell.lives_beside(asked.environ)):
             sentence = f"no setting names a run: {found}"
         return arguments.fail(sentence, code, as_json=options.json)
     except OSError as error:
@@ -396,46 +394,6 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         return arguments.fail(errors.describe(error), ExitCode.RUN_DIR, as_json=options.json)
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def _of_asked_run(
-    command: str, options: argparse.Namespace, environ: Mapping[str, str], *, is_named: bool
-) -> tuple[Mapping[str, str], bool]:
-    """Return the variables of the run that is asked, and whether its node was guessed.
-
-    `open` is given the path of a run that it finds. Raises UnnamedRunError.
-    """
-    from entrypoint.commands import found_run, named_run, node_shell
-
-    is_guessed = False
-    if options.run_dir:
-        environ = node_shell.of_run(environ, options.run_dir)
-    elif not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run
-        lack = "" if is_named else named_run.directory_without_run(options)
-        no_run = node_shell.UnnamedRunError(f"{lack}. {OTHER_THINGS_NAME}")
-        try:
-            environ, own = node_shell.with_node(environ, address=options.address or ""), environ
-        except node_shell.UnnamedRunError as error:
-            raise (no_run if lack else error) from None
-        is_taken = environ is not own
-        is_guessed = is_taken and not node_shell.is_only_run(environ)
-        if lack and (is_guessed or not is_taken):
-            run_dir = node_shell.run_of(environ) if is_taken else None
-            if not named_run.may_be_log(options, run_dir):
-                raise no_run
-        if is_taken and not is_named:
-            node_shell.refuse_guess(command, environ)
-            print(node_shell.about(environ), file=sys.stderr)
-        elif (
-            not (is_taken or is_named or command in node_shell.CHANGES)
-            and (found := found_run.instead_of(environ)) is not None
-        ):
-            environ = node_shell.of_run(environ, found)
-            if command == "open" and not options.path:
-                options.path = found
-    if options.address:
-        return {**environ, "ROLLCALL_URL": options.address}, is_guessed
-    return environ if is_guessed else node_shell.of_named_run(environ), is_guessed
 
 
 def _settings_or_error(

@@ -28,11 +28,15 @@ from entrypoint.run import run_list
 from entrypoint.run.flight_record.record import RUNNING
 
 
-def open_page(settings: Settings, options: argparse.Namespace) -> int:
-    """Print the link, and open it if a person with a browser asks. Raises NoAnswerError."""
-    if isinstance(options.path, Path):
-        return _open_kept(settings, options)
-    if options.path:
+def open_page(settings: Settings, options: argparse.Namespace, found: Path | None = None) -> int:
+    """Print the link, and open it if a person with a browser asks. Raises NoAnswerError.
+
+    `found`: the run that counts if no path and no job is given; None: that of the settings.
+    """
+    path = options.path or found
+    if isinstance(path, Path):
+        return _open_kept(settings, options, path)
+    if path:
         return _open_job(settings, options)
     return _open_head(settings, options)
 
@@ -50,8 +54,7 @@ def _open_job(settings: Settings, options: argparse.Namespace) -> int:
     except NoAnswerError:
         if options.control or options.key or not isinstance(source, LogsHere):
             raise
-    path = RunFiles(settings.run_dir).jobs / source.job
-    return _open_kept(settings, argparse.Namespace(**{**vars(options), "path": path}))
+    return _open_kept(settings, options, RunFiles(settings.run_dir).jobs / source.job)
 
 
 def _open_head(settings: Settings, options: argparse.Namespace, job: str = "") -> int:
@@ -72,7 +75,7 @@ def _open_head(settings: Settings, options: argparse.Namespace, job: str = "") -
     return ExitCode.FINISHED
 
 
-def _open_kept(settings: Settings, options: argparse.Namespace) -> int:
+def _open_kept(settings: Settings, options: argparse.Namespace, path: Path) -> int:
     """Serve the page of run directories until Ctrl-C. Raises NoAnswerError and OSError."""
     if options.control or options.key:
         sentence = "`--control` and `--key` are of a head's page: a RUN that is read has none"
@@ -81,7 +84,7 @@ def _open_kept(settings: Settings, options: argparse.Namespace) -> int:
         raise NoAnswerError(why, ExitCode.USAGE)
     from entrypoint.cluster.kept_runs import LOOPBACK, KeptRunsServer
 
-    path = meant(options.path)
+    path = meant(path)
     if not path.is_dir():
         raise NoAnswerError(lack(str(path)), ExitCode.USAGE)
     os.scandir(path).close()  # raises OSError if it cannot be read

@@ -96,8 +96,8 @@ def test_open_serves_a_job_from_the_run_directory_if_no_head_answers(
     RunFiles(tmp_path).journal.write_text("")
     served: list[Path] = []
 
-    def kept(settings: object, options: object) -> int:
-        served.append(options.path)  # type: ignore[attr-defined]
+    def kept(settings: object, options: object, path: Path) -> int:
+        served.append(path)
         return 0
 
     monkeypatch.setattr(page, "_open_kept", kept)
