@@ -17,6 +17,8 @@ PHASES = {
     "update": "most in the update",
 }
 """Phase of the estimate → how the line of the memory says it."""
+MANY = 5
+"""Workers from which a line does not name each."""
 OF_NODE = {
     "while it trains": (
         ("moved", "moved off the GPUs"),
@@ -201,6 +203,15 @@ def cost_lines(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _places(nodes: Sequence[str]) -> str:
-    """The nodes, each once; several engines on one node are a number behind it."""
-    each = Counter(nodes).items()
-    return ", ".join(name if n == 1 else f"{name} ({n})" for name, n in each) or "no node"
+    """The nodes, each once; several engines on one node are a number behind it.
+
+    Of many workers that have as many, the first and the last are named.
+    """
+    each = Counter(nodes)
+    workers = [name for name in each if name.startswith("worker-")]
+    row = [f"worker-{n}" for n in range(1, len(workers) + 1)]
+    if len(row) >= MANY and workers == row and len({each[name] for name in row}) == 1:
+        shown = f"{row[0]} to {row[-1]}" + (f" ({each[row[0]]} each)" if each[row[0]] > 1 else "")
+        others = [name for name in nodes if name not in row]
+        return f"{_places(others)}, {shown}" if others else shown
+    return ", ".join(name if n == 1 else f"{name} ({n})" for name, n in each.items()) or "no node"

@@ -218,6 +218,16 @@ def test_without_layout_flags_the_plan_shows_the_choice_and_why(
     assert again["layout"]["chosen"] is None
 
 
+def test_of_many_workers_alike_the_first_and_the_last_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {"ROLLCALL_NODE_NAME": "head", **cluster(8, 8, "80GB")}
+    assert plan.main(read_settings(environ, job(tmp_path, model="Qwen/Qwen2.5-7B")), False) == 0
+    printed = capsys.readouterr().out
+    assert "layout: policy    8 x 8 on head, worker-1 to worker-7  (shares" in printed
+    assert "layout: engine    64 x 1 on head (8), worker-1 to worker-7 (8 each)  (sh" in printed
+
+
 def test_savings_that_a_layout_by_flags_gets_are_a_warning(tmp_path: Path) -> None:
     sizes = ["--actor_num_gpus_per_node", "8", "--critic_num_gpus_per_node", "8"]
     sizes += ["--generate_max_len", "16384"]
