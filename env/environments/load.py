@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from env.environments import registry
+from env.environments.environment_file_check import METHODS
 from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
 from env.environments.trl_environment import is_trl, trl_factory
 from env.episodes.attempts import Attempt
@@ -22,6 +25,9 @@ from env.episodes.types import Limits, ToolSpec
 from env.rewards.python_file import RewardFileError, load_module
 from env.user_code import Raised, offered
 from env.verifiers_package import PREFIX
+
+ALIKE = 0.85
+"""difflib's ratio from which a method's name is a misspelt one: a letter is wrong."""
 
 
 class EnvironmentSpecError(ValueError):
@@ -76,6 +82,7 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
             f"--environment {spec} makes no environment, but {kind.__name__}. Wanted is a subclass "
             "of rollcall.Environment, or an environment of TRL with `reset`"
         )
+    _check_names(spec, kind)
     return factory
 
 
@@ -100,6 +107,18 @@ def trial(factory: Callable[[], Any]) -> Iterator[Any]:
             closing = threading.Thread(target=asyncio.run, args=(close(made),), daemon=True)
             closing.start()
             closing.join(CLOSE_SECONDS + 1)
+
+
+def _check_names(spec: str, kind: type[Environment]) -> None:
+    """Raise EnvironmentSpecError for a method that is misspelt, so that nothing calls it."""
+    for name, method in vars(kind).items():
+        if not inspect.iscoroutinefunction(method):
+            continue
+        (meant,) = difflib.get_close_matches(name, METHODS, 1, ALIKE) or [name]
+        if meant != name and getattr(kind, meant) is getattr(Environment, meant):
+            error = EnvironmentSpecError(f"has a method `{name}` and no `{meant}`")
+            raised = Raised.of(error, method)
+            raise EnvironmentSpecError(f"--environment {spec} {raised}", raised)
 
 
 def _of_trl(module: object, made: Any, arguments: dict[str, Any]) -> EnvironmentFactory:

@@ -39,7 +39,10 @@ Function = Callable[..., Any]
 def is_trl(made: object) -> bool:
     """Return whether an object can be an environment of TRL."""
     kind = made if isinstance(made, type) else type(made)
-    return not issubclass(kind, Environment) and callable(getattr(made, "reset", None))
+    step = getattr(made, "step", None)
+    if issubclass(kind, Environment) or (inspect.iscoroutinefunction(step) and not step.__doc__):
+        return False  # the latter is no tool of TRL, but lacks the base class
+    return callable(getattr(made, "reset", None))
 
 
 class TrlEnvironment(ToolEnv):

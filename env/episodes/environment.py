@@ -27,7 +27,9 @@ class Environment:
 
     async def step(self, reply: Reply) -> Turn:
         """Return the answer to a reply of the policy."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"give {type(self).__name__} a method `async def step(self, reply)`"
+        )
 
     async def score(self, episode: Episode) -> Score | None:
         """Return the score of a finished episode. None: the run's reward function scores it."""

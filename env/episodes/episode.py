@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 import time
@@ -17,6 +18,7 @@ from env.episodes.messages import (
     CHARACTERS_OF_A_TOKEN,
     NoMessagesError,
     checked,
+    not_awaited,
     shortened,
     without_beginning,
 )
@@ -261,7 +263,13 @@ class _Run:
         try:
             with self.watched(method, left):
                 async with limit:
-                    return await call()
+                    awaited = call()
+                    if not inspect.isawaitable(awaited):
+                        raise self._failure(method, f"is not async: write `async def {method}`")
+                    returned = await awaited
+                    if inspect.iscoroutine(returned):
+                        raise self._failure(method, f"returned {not_awaited(returned)}")
+                    return returned
         except (EnvironmentFailedError, *CANCELLING):
             raise
         except BaseException as error:

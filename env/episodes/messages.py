@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from types import CoroutineType
 from typing import Any
 
 from env.data.rows import is_message, without_gaps
@@ -78,10 +80,19 @@ def without_beginning(messages: Messages, most: int) -> Sequence[Mapping[str, An
     ][::-1]
 
 
+def not_awaited(coroutine: CoroutineType[Any, Any, Any]) -> str:
+    """Return what is wrong with a coroutine that nothing has awaited, and close it."""
+    coroutine.close()
+    return f"the coroutine {coroutine.__qualname__}: write `await` before its call"
+
+
 def checked(found: Messages) -> Sequence[Mapping[str, Any]]:
     """Return messages. Raises NoMessagesError for anything else."""
     is_list = isinstance(found, Sequence) and not isinstance(found, str)
     for message in found if is_list else [found]:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if inspect.iscoroutine(content):
+            raise NoMessagesError(f"a message whose content is {not_awaited(content)}")
         if not (is_list and is_message(message)):
             raise NoMessagesError(
                 f"{brief(message)}, where a list of messages with role and content is wanted"

@@ -68,10 +68,15 @@ class ToolEnv(Environment):
 
     def offer(self, functions: Sequence[Function]) -> None:
         """Make these functions the tools of the episode. Raises ToolSchemaError."""
+        if callable(functions):
+            raise ToolSchemaError("a ToolEnv takes a list of functions, also of one")
         self._functions = {function.__name__: function for function in functions}
         self.tools = [schema_of(function) for function in functions]
 
     async def reset(self, task: Task) -> Messages:
+        if not hasattr(self, "_functions"):
+            name = type(self).__name__
+            raise TypeError(f"{name}.__init__ must call super().__init__ with the functions")
         if not self._system:
             return task.messages
         return [{"role": "system", "content": self._system}, *task.messages]

@@ -117,7 +117,8 @@ def _of_environment(environment: object) -> Iterator[Fault]:
     if not (isinstance(environment, str) or callable(environment)):
         kind = type(environment)
         is_one = callable(getattr(kind, "reset", None))
-        remedy = f"Give the class, {kind.__name__}" if is_one else ENVIRONMENT_REMEDY
+        made = f"Give the class, {kind.__name__}, or `lambda: {kind.__name__}(…)`"
+        remedy = f"{made}: each episode has its own object" if is_one else ENVIRONMENT_REMEDY
         yield Fault("environment", None, _kind(environment), remedy)
     elif isinstance(environment, type):
         yield from _of_class(environment)

@@ -67,6 +67,31 @@ def test_an_environment_that_would_end_the_program_is_refused(tmp_path: Path) ->
         environment_factory(f"{tmp_path}/ending.py:Holding", {})
 
 
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            "class One(Environment):\n    async def steps(self, reply): ...",
+            r"has a method `steps` and no `step` \(.*one.py:3\)",
+        ),
+        (
+            "class One:\n    def reset(self): ...\n    async def step(self, reply): ...",
+            "makes no environment, but One. Wanted is a subclass of rollcall.Environment",
+        ),
+        (
+            "class One(ToolEnv):\n    def __init__(self): super().__init__(print)",
+            r"takes a list of functions, also of one \(.*one.py:3\)",
+        ),
+    ],
+)
+def test_a_class_that_is_nearly_an_environment_is_told_what_it_lacks(
+    tmp_path: Path, source: str, told: str
+) -> None:
+    (tmp_path / "one.py").write_text(f"from rollcall import Environment, ToolEnv\n{source}\n")
+    with pytest.raises(EnvironmentSpecError, match=told):
+        environment_factory(f"{tmp_path}/one.py:One", {})
+
+
 def test_each_registered_name_makes_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLCALL_RETRIEVER_URL", "http://127.0.0.1:1")
     for name in registry.ENVIRONMENTS:

@@ -49,7 +49,31 @@ class OtherSignature(Answering):
         return Turn(done=True)
 
 
+class Plain(Answering):
+    def step(self, reply: Reply) -> Turn:  # type: ignore[override]
+        return Turn(done=True)
+
+
+class Missing(Answering):
+    step = Environment.step
+
+
+async def forgotten() -> str:
+    return "never awaited"
+
+
+class Forgets(Answering):
+    async def step(self, reply: Reply) -> Turn:
+        return forgotten()  # type: ignore[return-value]
+
+
+class ForgetsInside(Answering):
+    async def step(self, reply: Reply) -> Turn:
+        return Turn([{"role": "user", "content": forgotten()}])
+
+
 OK = ScoreStatus.OK
+TURN = Turn(done=True)
 WRONG = [
     (Wrong("reset", "text"), "list of messages"),
     (Wrong("reset", [{"role": "user"}]), "list of messages"),
@@ -74,6 +98,10 @@ WRONG = [
     (Answering(KeyboardInterrupt()), r"Answering.step raised KeyboardInterrupt"),
     (Answering(BaseException("odd")), r"Answering.step raised BaseException: odd"),
     (OtherSignature(Turn(done=True)), r"OtherSignature.step raised TypeError: .*positional"),
+    (Plain(TURN), "Plain.step is not async: write `async def step`"),
+    (Missing(TURN), r"NotImplementedError: give Missing a method `async def step\(self, reply\)`"),
+    (Forgets(TURN), "Forgets.step returned the coroutine forgotten: write `await` before its call"),
+    (ForgetsInside(TURN), "a message whose content is the coroutine forgotten: write `await`"),
 ]
 
 
