@@ -106,7 +106,7 @@ class BeyondRepairError(TrainingError):
     """The attempt cannot continue after a loss; another attempt may."""
 
 
-class NoSeatError(TrainingError):
+class NoRoomError(TrainingError):
     """No node has room for a process that must be restarted."""
 
 

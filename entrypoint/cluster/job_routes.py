@@ -37,7 +37,7 @@ NO_QUEUE = (
 class JobRoutes:
     run: RunFiles
     reads: RunDirReads
-    desk: JobQueueProtocol | None = None
+    queue: JobQueueProtocol | None = None
     """None if the head runs a job of its own."""
     shown: str | None = None
     """The submitted job that runs."""
@@ -64,7 +64,7 @@ class JobRoutes:
 
     def listed(self) -> dict[str, RunFiles]:
         """Return the runs of the queue's jobs."""
-        rows = self.desk.rows() if self.desk else []
+        rows = self.queue.rows() if self.queue else []
         return {row["id"]: self._files(row["id"]) for row in rows}
 
     def _files(self, job: str) -> RunFiles:
@@ -76,11 +76,11 @@ class JobRoutes:
     async def _submit(self, request: Request) -> Response:
         from entrypoint.cluster import request_format
 
-        desk = self._taken()
+        queue = self._taken()
         try:
             asked = request_format.submission(await body_of(request, MOST_BYTES))
             row = await asyncio.to_thread(
-                desk.submit, asked.job, asked.runtime_env, asked.key, asked.name
+                queue.submit, asked.job, asked.runtime_env, asked.key, asked.name
             )
         except SubmissionError as error:
             return refused(400, *error.faults)
@@ -91,10 +91,10 @@ class JobRoutes:
     async def _submit_stages(self, request: Request) -> Response:
         from entrypoint.cluster import request_format
 
-        desk = self._taken()
+        queue = self._taken()
         try:
             stages = request_format.pipeline(await body_of(request, MOST_BYTES))
-            rows = await asyncio.to_thread(desk.submit_stages, stages)
+            rows = await asyncio.to_thread(queue.submit_stages, stages)
         except SubmissionError as error:
             return refused(400, *error.faults)
         except ValueError as error:
@@ -139,9 +139,9 @@ class JobRoutes:
         return JSONResponse({"working_dir": str(directory / name)}, status_code=201)
 
     def _taken(self) -> JobQueueProtocol:
-        if self.desk is None:
+        if self.queue is None:
             raise HTTPException(409, NO_QUEUE)
-        return self.desk
+        return self.queue
 
     def _row(self, job: str) -> Mapping[str, Any]:
         row = self._taken().row(job)

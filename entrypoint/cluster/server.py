@@ -292,7 +292,7 @@ class ControlServer:
             "phase": self.phase,
             "sentence": self.sentence,
             "job": self.jobs.shown,
-            "takes_jobs": self.jobs.desk is not None,
+            "takes_jobs": self.jobs.queue is not None,
             "idle": self.idle,
             "health": [one.as_dict() for one in self.health.known()],
             "stragglers": [one.as_dict() for one in self.stragglers],

@@ -233,7 +233,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     control.max_restarts = settings.max_restarts
     control.bequeath(heritage.told(settings, role, me.address))
     _say_failover(settings, role)
-    control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
+    control.jobs.queue = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
     env = cluster.environment()
     tell = partial(journal.record, "service")

@@ -342,7 +342,7 @@ def is_stopped(queue: JobQueueProtocol, job: str) -> bool:
 def test_each_job_can_be_stopped(head: Head, tab: Page) -> None:
     trains(head)
     with_jobs(head, "", "")
-    queue = head.control.jobs.desk
+    queue = head.control.jobs.queue
     assert queue is not None
     stop = tab.get_by_role("button", name="Save and stop…")
     for job in ("job-1", "job-2"):
@@ -360,7 +360,7 @@ def test_the_stop_is_of_the_job_that_was_confirmed(head: Head, tab: Page) -> Non
     """The job may end while its reader thinks: neither the next job nor the cluster is stopped."""
     trains(head)
     with_jobs(head, "", "")
-    queue = head.control.jobs.desk
+    queue = head.control.jobs.queue
     assert queue is not None
     head.control.jobs.shown = "job-1"
     opened(head, tab, controls=True)

@@ -103,12 +103,12 @@ class Comer:
     def member(self) -> Member:
         return Member(str(os.getpid()), 1)
 
-    def join(self, seat: GroupRank) -> None:
+    def join(self, rank: GroupRank) -> None:
         with suppress(FileExistsError):
             with self._stopped.open("x") as file:
                 file.write(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGSTOP)
-        self._group.create(host=seat.host, port=seat.port, rank=seat.first, world_size=seat.world)
+        self._group.create(host=rank.host, port=rank.port, rank=rank.first, world_size=rank.world)
 
 
 BUCKETS, BUCKET = 12, 1 << 20

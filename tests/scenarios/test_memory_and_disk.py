@@ -29,7 +29,7 @@ from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster.worker_group import build
 from trainer.config.config import Config
 from trainer.training.recovery import ReplicasInMemory
-from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, SnapshotLostError
+from trainer.types import BeyondRepairError, LostWorkerError, NoRoomError, SnapshotLostError
 from trainer.workers.groups import WorkerGroups
 
 
@@ -227,7 +227,7 @@ def test_learners_that_cannot_be_started_anew_end_the_attempt(
     with pytest.raises(RuntimeError, match="dies"):
         train(config, dying_at(3), peers=memory)
     monkeypatch.setattr(replica_client, "load", lost)
-    with pytest.raises(NoSeatError):
+    with pytest.raises(NoRoomError):
         train(config, peers=memory)
 
 

@@ -82,7 +82,7 @@ class JobHead:
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> JobHead:
-        self.head.control.jobs.desk = self.queue  # a waiting client asks the new head at once
+        self.head.control.jobs.queue = self.queue  # a waiting client asks the new head at once
         self.head.control.__enter__()
         soon(lambda: answers(self.head.port))
         self._thread.start()

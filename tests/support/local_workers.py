@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from trainer.cluster.worker_group import BACKGROUND_CALLS, Each, Kept, Pending, WorkerGroup, build
-from trainer.types import NoSeatError
+from trainer.types import NoRoomError
 
 W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class LocalWorkerGroup(WorkerGroup[W_co]):
         pass
 
     def restart(self, workers: Sequence[int]) -> None:
-        raise NoSeatError("a worker in this process does not restart")
+        raise NoRoomError("a worker in this process does not restart")
 
 
 class LocalLauncher:

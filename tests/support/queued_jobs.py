@@ -30,7 +30,7 @@ def empty_queue(head: Head) -> JobQueue:
     given = {"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RUN_DIR": str(head.run.root)}
     journal, registry = Journal(head.run.journal, "head"), head.control._registry
     queue = JobQueue(read_settings(given), journal, Inbox(), registry)
-    head.control.jobs.desk = queue
+    head.control.jobs.queue = queue
     return queue
 
 

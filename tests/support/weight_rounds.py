@@ -70,7 +70,7 @@ class Receiver:
     def member(self) -> Member:
         return Member("one", 1)
 
-    def join(self, seat: Any) -> None:
+    def join(self, rank: Any) -> None:
         pass
 
     def begin(self) -> None:

@@ -196,7 +196,7 @@ def _while_whole(to: _Beginning, step: int) -> tuple[DriverState | None, str | N
 def _start_anew(learners: Learners) -> None:
     """Restart all learners: some may have been restored before another's shard was missing.
 
-    Raises NoSeatError if they cannot be restarted.
+    Raises NoRoomError if they cannot be restarted.
     """
     for group in learners.values():
         group.restart(range(len(group)))

@@ -26,7 +26,7 @@ from contract.launch.places import MOVED
 from trainer.cluster import placement, reach
 from trainer.cluster.placement import Placement, Reservation
 from trainer.cluster.reach import Reach
-from trainer.types import NoSeatError
+from trainer.types import NoRoomError
 
 SPARE_SECONDS = 5.0
 """Seconds until free resources are given. A dead process's resources are free after a second."""
@@ -122,11 +122,11 @@ class Rescheduler:
     def reserve(self, role: str, number: int) -> None:
         """Move the process to spare bundles if its node is lost.
 
-        Raises NoSeatError if no living node has room for all of its bundles together.
+        Raises NoRoomError if no living node has room for all of its bundles together.
         """
         if not self.node_lost(role, number):
             if len({place.group.id for place in self._of(role, number)}) > 1:
-                raise NoSeatError(f"the bundles of {role}-{number} are no longer on one node")
+                raise NoRoomError(f"the bundles of {role}-{number} are no longer on one node")
             return
         reserved = self._planned.reservation(role, number)
         for waiting in list(self._asked):  # this process is required, those are not
@@ -139,7 +139,7 @@ class Rescheduler:
                 return
             if group:
                 remove_placement_group(group)
-        raise NoSeatError(f"no living node has {_wanted(reserved)} free for {role}-{number}")
+        raise NoRoomError(f"no living node has {_wanted(reserved)} free for {role}-{number}")
 
     def try_reserve(self, role: str, number: int) -> bool:
         """Returns whether a node has room for the process now.

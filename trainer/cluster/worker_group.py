@@ -200,7 +200,7 @@ class WorkerGroup(ABC, Generic[W_co]):
         """Kill these workers and start them again, on other nodes if their node is lost.
 
         All ranks of a model restart, because ranks find each other only at their start.
-        Raises NoSeatError if no node has room.
+        Raises NoRoomError if no node has room.
         """
 
 

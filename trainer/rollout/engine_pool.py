@@ -29,7 +29,7 @@ from trainer.types import (
     Completion,
     EngineFailedError,
     LostWorkerError,
-    NoSeatError,
+    NoRoomError,
     Request,
     TrainingError,
 )
@@ -300,7 +300,7 @@ class EnginePool:
         try:
             self._group.restart([worker])
             outage.restarting = True
-        except NoSeatError as error:
+        except NoRoomError as error:
             outage.left_out, outage.restarting = True, False
             self._left_out[worker] = self._missing.pop(worker)
             if not self.shares:
@@ -351,7 +351,7 @@ def returned(left_out: dict[int, EngineOutage], group: WorkerGroup[Any]) -> list
         if outage.restarting and group.node_lost(worker):
             outage.restarting = False
         if not outage.restarting and group.try_reserve(worker):
-            with suppress(NoSeatError):  # the room was lost again just now
+            with suppress(NoRoomError):  # the room was lost again just now
                 group.restart([worker])
                 outage.restarting = True
     restarting = [worker for worker, outage in left_out.items() if outage.restarting]

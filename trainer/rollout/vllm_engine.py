@@ -67,7 +67,7 @@ class VLLMEngine:
         _prepare_environment()
         from vllm import LLM
 
-        from trainer.weight_sync.vllm_receiver import Intake
+        from trainer.weight_sync.vllm_receiver import VllmReceiver
 
         _check_kernels()
         self._texts = Texts(settings)
@@ -77,7 +77,7 @@ class VLLMEngine:
             self._llm = LLM(**arguments(settings), **_transfer(own.sync_backend))
         except (ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
             raise TrainingError(_explained(settings, error)) from error
-        self._intake = Intake(self._llm, own.sync_backend, own.tensor_parallel_size)
+        self._receiver = VllmReceiver(self._llm, own.sync_backend, own.tensor_parallel_size)
         self._inbox = SharedMemoryReceiver()
         self._partials = PartialRollouts(self._llm.llm_engine, self._texts)
         self._kept = KeptWeights(settings.weight_check_steps, self._prints)
@@ -99,11 +99,11 @@ class VLLMEngine:
         return self._inbox.fetch(bucket)
 
     def member(self) -> Member:
-        return self._intake.member
+        return self._receiver.member
 
-    def join(self, seat: GroupRank) -> None:
+    def join(self, rank: GroupRank) -> None:
         with _failures():
-            self._intake.join(seat)
+            self._receiver.join(rank)
 
     def _prints(self) -> list[int]:
         with _failures():
@@ -113,29 +113,29 @@ class VLLMEngine:
     def begin(self) -> None:
         self._kept.forget()
         with _failures():
-            if not self._intake.under_way:
+            if not self._receiver.under_way:
                 self._withdraw()
-            self._intake.begin()
+            self._receiver.begin()
 
     def load(self, bucket: Bucket) -> None:
         with _failures():
-            self._intake.load(bucket)
+            self._receiver.load(bucket)
 
     def receive(self, bucket: BucketSpec) -> None:
         with _failures():
-            self._intake.receive(bucket)
+            self._receiver.receive(bucket)
 
     def gpus(self) -> list[str]:
         with _failures():
-            return self._intake.gpus()
+            return self._receiver.gpus()
 
     def borrow(self, *lent: IpcHandle) -> None:
         with _failures():
-            self._intake.borrow(lent)
+            self._receiver.borrow(lent)
 
     def commit(self, version: int) -> None:
         with _failures():
-            self._intake.commit(version)
+            self._receiver.commit(version)
             if self._sees_images:  # features of the old weights
                 self._llm.llm_engine.reset_encoder_cache()
         self._kept.committed(version)
@@ -168,7 +168,7 @@ class VLLMEngine:
         return result
 
     def _ready(self) -> None:
-        if self._intake.under_way:
+        if self._receiver.under_way:
             raise RuntimeError(INCOMPLETE_WEIGHTS)
 
     def partials(self) -> list[PartialRollout]:
@@ -192,7 +192,7 @@ class VLLMEngine:
                 seed = derive(seed, "rest", written)
             whole = limited(sampling, partial)
             rest = replace(whole, max_new_tokens=whole.max_new_tokens - written)
-            self._partials.add(partial, self._params(seed, rest), self._intake.version)
+            self._partials.add(partial, self._params(seed, rest), self._receiver.version)
 
     def _params(self, seed: Seed, sampling: SamplingSettings) -> Any:
         from vllm import SamplingParams

@@ -28,7 +28,7 @@ from trainer.types import (
     BeyondRepairError,
     CorruptedRankError,
     LostWorkerError,
-    NoSeatError,
+    NoRoomError,
     SnapshotLostError,
 )
 from trainer.workers.groups import WorkerGroups
@@ -261,7 +261,7 @@ class Recovery:
         group = self._groups[role]
         try:
             group.restart(range(len(group)))
-        except NoSeatError as error:
+        except NoRoomError as error:
             raise BeyondRepairError(f"{loss}; {error}") from None
 
     def _await_start(self, role: str, loss: LostWorkerError) -> None:

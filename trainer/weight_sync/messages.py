@@ -170,7 +170,7 @@ class GPUWeightReceiver(WeightReceiver, Protocol):
     def member(self) -> Member:
         """Return its membership in the policy's group, once the engine has started."""
 
-    def join(self, seat: GroupRank) -> None:
+    def join(self, rank: GroupRank) -> None:
         """Join a group, and leave the one before. Raises BrokenGroupError if none is formed."""
 
     def receive(self, bucket: BucketSpec) -> None:

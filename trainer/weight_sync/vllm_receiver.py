@@ -19,7 +19,7 @@ AT_START: dict[str, dict[str, Any]] = {"shared_memory": {}, "ipc": {"packed": Tr
 """Backend → settings that vLLM's transfer engine gets first. `nccl` gets them in `join`."""
 
 
-class Intake:
+class VllmReceiver:
     def __init__(self, llm: Any, backend: str, ranks: int) -> None:
         """`llm` is vLLM's LLM, `ranks` its tensor parallel size."""
         self._llm = llm
@@ -29,13 +29,13 @@ class Intake:
         self.under_way = False
         """A weight update has begun and is not committed."""
 
-    def join(self, seat: GroupRank) -> None:
+    def join(self, rank: GroupRank) -> None:
         self._llm.collective_rpc("leave_group")
         try:
-            self._llm.init_weight_transfer_engine({"init_info": place_of(seat)})
+            self._llm.init_weight_transfer_engine({"init_info": place_of(rank)})
         except Exception as error:  # an error of vLLM's store, of NCCL, or of a worker's process
             said = " ".join(str(error).split())
-            raise BrokenGroupError(f"{seat.host}, port {seat.port}: {said}") from error
+            raise BrokenGroupError(f"{rank.host}, port {rank.port}: {said}") from error
 
     def begin(self) -> None:
         if self.under_way:  # end the incomplete update: vLLM refuses tensors that it has already
@@ -86,13 +86,13 @@ class Intake:
         return int(version) if version.isdigit() else 0
 
 
-def place_of(seat: GroupRank) -> dict[str, Any]:
+def place_of(rank: GroupRank) -> dict[str, Any]:
     """Return the fields of vLLM's NCCLWeightTransferInitInfo."""
     return {
-        "master_address": seat.host,
-        "master_port": seat.port,
-        "rank_offset": seat.first,
-        "world_size": seat.world,
+        "master_address": rank.host,
+        "master_port": rank.port,
+        "rank_offset": rank.first,
+        "world_size": rank.world,
         "packed": True,
         "packed_buffer_size_bytes": shared_memory.BUCKET_BYTES,
     }

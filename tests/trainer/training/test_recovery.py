@@ -25,7 +25,7 @@ from trainer.types import (
     BeyondRepairError,
     EngineFailedError,
     LostWorkerError,
-    NoSeatError,
+    NoRoomError,
     Request,
 )
 from trainer.weight_sync import update
@@ -76,7 +76,7 @@ class Mortal(LocalWorkerGroup[Any]):
 
     def restart(self, workers: Sequence[int]) -> None:
         if self.places < len(self):
-            raise NoSeatError("no living node has 1 GPU free")
+            raise NoRoomError("no living node has 1 GPU free")
         self.renewed += workers
         for worker in workers:
             self._workers[worker] = HFEngine(settings(self._tiny))

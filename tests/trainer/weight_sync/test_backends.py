@@ -21,7 +21,7 @@ from trainer.cluster.restarts import Patience
 from trainer.cluster.shared_memory import Entry
 from trainer.cluster.worker_group import Pending
 from trainer.rollout.engine_pool import EnginePool
-from trainer.types import BrokenGroupError, NoSeatError
+from trainer.types import BrokenGroupError, NoRoomError
 from trainer.weight_sync import backends, update
 from trainer.weight_sync.messages import BucketSpec, GroupRank, GroupRendezvous, Member
 
@@ -142,7 +142,7 @@ class Processes(LocalWorkerGroup[Any]):
 
     def restart(self, workers: Sequence[int]) -> None:
         if not self._spare:
-            raise NoSeatError("no node has room")
+            raise NoRoomError("no node has room")
         for worker in workers:
             old = self._workers[worker]
             self._workers[worker] = Receiving(old.world, old.number, old.ranks)
