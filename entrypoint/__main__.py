@@ -344,6 +344,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     """A command that asks the head, or reads the run directory."""
     from entrypoint.commands import (
         arguments,
+        ask_head,
         asked_run,
         events,
         jobs,
@@ -351,7 +352,6 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         node_shell,
         page,
         pipeline,
-        remote,
         rotate_token,
     )
     from entrypoint.commands.head_client import NoAnswerError, NoRunError
@@ -368,12 +368,12 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         "submit": jobs.submit,
         "pipeline": pipeline.pipeline,
         "list": jobs.list_jobs,
-        "status": remote.status,
-        "wait": remote.wait,
+        "status": ask_head.status,
+        "wait": ask_head.wait,
         "open": partial(page.open_page, found=asked.found),
         "logs": logs.logs,
         "events": events.events,
-        "stop": remote.stop,
+        "stop": ask_head.stop,
         "rotate-token": rotate_token.rotate_token,
     }
     try:

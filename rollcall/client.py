@@ -21,9 +21,9 @@ from contract.journal_file.lines import event_of
 from contract.options import ConfigError, Fault, ParseError
 from contract.progress import Progress
 from entrypoint.commands import arguments, head_client, jobs, logs
+from entrypoint.commands.ask_head import job_path
 from entrypoint.commands.events import complete_lines
 from entrypoint.commands.logs import LogsOfHead
-from entrypoint.commands.remote import job_path
 from entrypoint.config import parsers
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings

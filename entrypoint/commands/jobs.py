@@ -20,7 +20,7 @@ from contract.exit_codes import ExitCode
 from contract.options import ParseError
 from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError, ask, patiently
 from entrypoint.commands.logs import LogsOfHead, follow
-from entrypoint.commands.remote import job_sentences
+from entrypoint.commands.status_text import job_sentences
 from entrypoint.config import runtime_env
 from entrypoint.config.settings import Settings
 from entrypoint.console import DATE_FORMAT

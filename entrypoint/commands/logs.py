@@ -17,9 +17,9 @@ from contract.files import stored_json
 from contract.options import did_you_mean
 from contract.run_dir import JOB_ENTRY, RunFiles
 from entrypoint.cluster.job_queue_protocol import which_job
+from entrypoint.commands.ask_head import end_of_run, job_path
 from entrypoint.commands.head_client import AwayError, NoAnswerError, NoRunError, ask, patiently
 from entrypoint.commands.log_part import Fold, Part, without_rays
-from entrypoint.commands.remote import end_of_run, job_path
 from entrypoint.config.settings import Settings
 from entrypoint.job import jobs
 from entrypoint.job.failures.evidence_log import plain, spoken

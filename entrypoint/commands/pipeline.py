@@ -16,7 +16,7 @@ from entrypoint.commands.cli import COMMANDS
 from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError, ask
 from entrypoint.commands.jobs import SUBMIT_SECONDS, shown_to_its_end, submitted, uploaded
 from entrypoint.commands.pasted import of_cluster
-from entrypoint.commands.remote import job_sentences
+from entrypoint.commands.status_text import job_sentences
 from entrypoint.config import pipeline as files
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir

@@ -21,7 +21,7 @@ from entrypoint.cluster import browser
 from entrypoint.cluster.access import Access, Keys, page_link
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.cluster.trust import WrongTokenError
-from entrypoint.commands import remote
+from entrypoint.commands import ask_head
 from entrypoint.commands.arguments import parse
 from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
@@ -96,10 +96,10 @@ def test_a_command_with_a_read_only_key_shows_the_state_and_does_not_stop(
 ) -> None:
     url = f"http://127.0.0.1:{head.port}"
     settings = read_settings({"ROLLCALL_URL": url, "ROLLCALL_TOKEN": READ_KEY})
-    assert remote.status(settings, parse("status", [])) == 0
+    assert ask_head.status(settings, parse("status", [])) == 0
     assert f"the page, to read only: {url}/?read={READ_KEY}" in capsys.readouterr().out
     with pytest.raises(NoAnswerError, match="needs the operator key, or a stronger one") as caught:
-        remote.stop(settings, parse("stop", []))
+        ask_head.stop(settings, parse("stop", []))
     assert caught.value.exit_code == ExitCode.NOT_ALLOWED
 
 
@@ -123,7 +123,7 @@ def test_status_says_the_attempt_its_failures_the_last_checkpoint_and_the_warnin
     head.control.phase = HeadPhase.TRAINING
     url = f"http://127.0.0.1:{head.port}"
     settings = read_settings({"ROLLCALL_URL": url, "ROLLCALL_TOKEN": READ_KEY})
-    assert remote.status(settings, parse("status", [])) == 0
+    assert ask_head.status(settings, parse("status", [])) == 0
     said = capsys.readouterr().out.splitlines()
     assert "attempt 2: starting, no step yet, 1 failure so far, checkpoint of step 4" in said
     assert "step 5/9" in said
@@ -138,12 +138,12 @@ def test_status_says_for_how_long_a_command_runs_that_tells_no_steps(
     head.control.phase = HeadPhase.TRAINING
     url = f"http://127.0.0.1:{head.port}"
     settings = read_settings({"ROLLCALL_URL": url, "ROLLCALL_TOKEN": READ_KEY})
-    assert remote.status(settings, parse("status", [])) == 0
+    assert ask_head.status(settings, parse("status", [])) == 0
     said = capsys.readouterr().out
     assert said.startswith("head: running;")
     assert re.search(r"^attempt 1: running for [0-9.]+ s; it tells no steps$", said, re.MULTILINE)
     Progress(step=7, attempt=1, is_logged=True).write(head.run.progress)
-    assert remote.status(settings, parse("status", [])) == 0
+    assert ask_head.status(settings, parse("status", [])) == 0
     said = capsys.readouterr().out
     assert "\nstep 7\n" in said
     assert "checkpoint" not in said, "the job alone knows whether it has any"

@@ -15,7 +15,7 @@ from entrypoint import __main__ as entrypoint
 from entrypoint.cluster import roll
 from entrypoint.cluster.client import ControlClient, NoHeadError
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.commands import cli, doctor, remote
+from entrypoint.commands import ask_head, cli, doctor
 from entrypoint.commands.arguments import parse
 from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
@@ -51,7 +51,7 @@ NO_HEAD = [(404, "404 page not found"), (200, "<html>log in</html>"), (404, '{"d
 
 
 @pytest.mark.parametrize(("status", "body"), NO_HEAD)
-@pytest.mark.parametrize("command", [remote.status, remote.stop])
+@pytest.mark.parametrize("command", [ask_head.status, ask_head.stop])
 def test_a_command_says_that_what_answers_is_no_head(
     stranger: Stranger,
     command: Callable[[Settings, argparse.Namespace], int],

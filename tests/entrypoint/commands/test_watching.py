@@ -23,7 +23,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.cluster.server import HeadPhase
-from entrypoint.commands import cli, events, logs, page, remote
+from entrypoint.commands import ask_head, cli, events, logs, page, status_text
 from entrypoint.commands.log_part import Part
 from entrypoint.config.read import read_settings
 from entrypoint.job.failures.outcome import Outcome
@@ -186,7 +186,7 @@ def test_storage_that_fails_is_not_a_head_that_does_not_answer(
 def test_the_watched_state_as_json_is_a_line_for_each_change(
     head: Head, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(ask_head, "WATCH_SECONDS", 0.05)
     watching = threading.Thread(target=rollcall, args=(of(head), "status", "--watch", "--json"))
     watching.start()
     printed = Printed(capsys)
@@ -455,6 +455,6 @@ def in_terminal(where: Environment, *words: str) -> tuple[Callable[[], str], Cal
 def test_progress_that_a_head_of_another_version_tells_is_shown_as_far_as_it_is_known() -> None:
     job = {"id": "job-1", "state": "running", "exit_code": None, "sentence": ""}
     told = {"step": 4, "total_steps": 9, "eta_seconds": 259_260.0, "of_a_later_version": 1}
-    lines = list(remote.job_sentences(job | {"progress": told}))
+    lines = list(status_text.job_sentences(job | {"progress": told}))
     assert lines == ["job-1 (running)", "step 4/9 · 3 d 0 h left"]
-    assert len(list(remote.job_sentences(job | {"progress": None}))) == 1
+    assert len(list(status_text.job_sentences(job | {"progress": None}))) == 1

@@ -19,7 +19,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.cluster.server import ControlServer
-from entrypoint.commands import logs, node_shell, remote, report
+from entrypoint.commands import ask_head, logs, node_shell, report, status_text
 from entrypoint.commands.arguments import parse
 from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
@@ -72,7 +72,7 @@ def settings(run: RunFiles, port: int = 9) -> Settings:
     )
 
 
-@pytest.mark.parametrize("command", [remote.status, remote.stop])
+@pytest.mark.parametrize("command", [ask_head.status, ask_head.stop])
 @pytest.mark.parametrize(
     ("outcome", "to_do"), [(FINISHED, ""), (STOPPED, f"what to do: {RESUMES}\n")]
 )
@@ -110,7 +110,7 @@ def test_status_and_report_say_which_signal_has_stopped_a_run(
         for kind, why in (("stop", "more workers"), ("attempt", ""), ("stop", signal)):
             journal.record(kind, "it goes on", why=why)
         supervisor.record(Outcome("stopped", ExitCode.STOPPED, "step 24 is saved"), context, 60.0)
-        assert remote.status(settings(run), parse("status", [])) == 0
+        assert ask_head.status(settings(run), parse("status", [])) == 0
         assert report.main([str(tmp_path)]) == 0
         told = [line for line in capsys.readouterr().out.splitlines() if "cause:" in line]
         assert told == [f"cause: {signal}"] * 2 if signal else not told
@@ -145,7 +145,7 @@ def test_status_and_report_begin_with_outcome_cause_remedy_and_log(
         "to start its head again: cd /job && rollcall train.py",
         f"log: {run.logs / 'attempt-2.log'}",
     ]
-    assert remote.status(settings(run), parse("status", [])) == 0
+    assert ask_head.status(settings(run), parse("status", [])) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first == f"the run has ended (failed, exit code 70): {given_up}"
     assert rest[:5] == why
@@ -247,7 +247,7 @@ def test_without_a_word_and_a_setting_the_newest_run_here_is_meant(
 
 
 def status_row(run: RunFiles, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    remote.status(settings(run), parse("status", ["--json"]))
+    ask_head.status(settings(run), parse("status", ["--json"]))
     row: dict[str, Any] = json.loads(capsys.readouterr().out)
     return row
 
@@ -266,7 +266,7 @@ def test_status_and_report_say_what_was_learned(
     told = {"reward_first": 0.55, "reward_last": 0.8984, "eval_before": 0.367, "eval_after": 0.871}
     run.result.write_text(json.dumps(told))
     learned = "reward 0.550 → 0.898, held-out accuracy 36.7% → 87.1%"
-    assert remote.status(settings(run), parse("status", [])) == 0
+    assert ask_head.status(settings(run), parse("status", [])) == 0
     assert learned in capsys.readouterr().out.splitlines()
     assert report.main([str(tmp_path)]) == 0
     assert learned in capsys.readouterr().out.splitlines()
@@ -278,7 +278,7 @@ def test_status_and_report_say_what_was_learned(
     once = "reward 0.898, held-out accuracy 36.7% before the first step"
     assert once in capsys.readouterr().out.splitlines()
     run.result.write_text(json.dumps(told | {"eval_before": None, "reward_last": "much"}))
-    assert remote.status(settings(run), parse("status", [])) == 0
+    assert ask_head.status(settings(run), parse("status", [])) == 0
     assert "→" not in capsys.readouterr().out
 
 
@@ -324,7 +324,7 @@ def test_a_run_that_was_started_again_since_or_has_no_outcome_has_not_ended(
     run = RunFiles(tmp_path)
     lived(run, *lives)
     with pytest.raises(NoAnswerError, match="no head answers") as caught:
-        remote.status(settings(run), parse("status", []))
+        ask_head.status(settings(run), parse("status", []))
     assert caught.value.exit_code == ExitCode.UNREACHABLE
 
 
@@ -338,7 +338,7 @@ def test_the_head_of_another_run_on_the_port_hides_no_outcome(
     with other.control:
         mine = settings(run, other.port)
         asked = read_settings({**mine.environ, "ROLLCALL_TOKEN": "the-token-of-this-run"})
-        assert remote.status(asked, parse("status", [])) == 0
+        assert ask_head.status(asked, parse("status", [])) == 0
     assert "finished" in capsys.readouterr().out
 
 
@@ -348,7 +348,7 @@ def test_a_run_whose_result_is_damaged_tells_what_its_journal_has(
     run = RunFiles(tmp_path)
     lived(run, FINISHED)
     run.result.write_bytes(b"\xff")
-    assert remote.status(settings(run), parse("status", [])) == 0
+    assert ask_head.status(settings(run), parse("status", [])) == 0
     assert capsys.readouterr().out == "the run has ended (finished): the job has finished\n"
 
 
@@ -366,7 +366,7 @@ def test_a_state_names_the_head_once_and_counts_workers_only_if_there_are_any(
         **{"head": head, "phase": "training", "present": min(expected, 1), "nodes": []},
         **{"expected_workers": expected, "missing": [], "outcome": None, "page": "http://h"},
     }
-    assert remote.state_sentences(state)[0] == said
+    assert status_text.state_sentences(state)[0] == said
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_status_says_what_the_job_does_while_a_worker_is_away(
         **{"outcome": None, "page": "http://h", "attempt": 2, "failures": 1, "is_starting": False},
     }
     state["last_failure"] = {"cause": "it died", "place": "", "to_do": "Read it.", "in_vain": 1}
-    told = remote.state_sentences(state)
+    told = status_text.state_sentences(state)
     of_attempt = told.index("attempt 2: 1 failure so far, no checkpoint yet")
     assert told[of_attempt + 1 :][:2] == ["last failure: it died", "what to do: Read it."]
     found = [line for line in told if "meanwhile" in line]
@@ -404,5 +404,5 @@ def test_status_of_a_run_that_no_head_leads_names_the_commands_that_tell_of_it(
         journal.record(kind, "a trainer without a head", by="trainer")
     own = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path)})
     with pytest.raises(NoAnswerError, match=r"has no head to ask \(.*rollcall report") as error:
-        remote.status(own, parse("status", []))
+        ask_head.status(own, parse("status", []))
     assert error.value.exit_code == ExitCode.UNREACHABLE
