@@ -100,7 +100,7 @@ def shown(walk: Walk, record: Sequence[Call]) -> str:
         own = [call for call in firsts.values() if call.process == process]
         lines.append(f"- In {process}, from `{own[0].function}`:")
         lines += (item(call.file, "") for call in own)
-    return with_spine(walk, "\n".join([*lines, "", "</details>"])) + "\n"
+    return with_spine(walk, "\n".join([*lines, "", "</details>"]))
 
 
 def unlike_record(walk: Walk, within: Sequence[Call]) -> list[str]:
