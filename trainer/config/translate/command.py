@@ -19,6 +19,7 @@ from trainer.config.translate.bash.state import Unknown
 from trainer.config.translate.ray_environment import of_ray
 from trainer.config.translate.rows import UNSET, Command
 from trainer.config.translate.trl import TRL as TRL_TABLE
+from trainer.config.translate.trl import VARIABLES
 
 OPENRLHF, VERL, TRL = "openrlhf", "verl", "trl"
 TRAINERS = {OPENRLHF: "OpenRLHF", VERL: "verl", TRL: "TRL"}
@@ -67,6 +68,8 @@ SET = re.compile(r"(?:^|[\s;(])([A-Za-z_]\w*)\+?=")
 """An assignment, in a script that is read in parts."""
 REMOTE = {"docker", "podman", "ssh", "singularity", "apptainer", "kubectl"}
 """Programs that do not hand their own environment to what they run."""
+LETTER = re.compile(r"-[A-Za-z]")
+"""A switch of one letter before the program, as in `accelerate launch -m`."""
 OVERRIDE = re.compile(r"(?:\+{0,2}|~)(?P<key>[A-Za-z_][\w./@]*)=(?P<value>.*)", re.DOTALL)
 
 
@@ -140,7 +143,11 @@ def _of_script(command: Command, script: shell.Script) -> Command:
     words = [word for texts in command.given.values() for word in texts]
     missing = script.missing([*words, *command.given, *command.strange, command.program])
     needed = {name: _needed(name, why) for name, why in missing.items()}
-    return replace(command, exported=exported, missing=needed, notes=script.notes)
+    made = replace(command, exported=exported, missing=needed, notes=script.notes)
+    if command.trainer != TRL:
+        return made
+    variables = {name: (script.exported[name],) for name in VARIABLES if name in script.exported}
+    return replace(made, given=variables | dict(command.given))
 
 
 def _needed(name: str, unknown: Unknown) -> str:
@@ -225,7 +232,11 @@ def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | N
         made = Command(VERL, given, strange, program=program, exported=exported, idle=idle)
         return replace(made, first=first)
     given, strange = _flags(rest)
-    launcher = _flags(before)[0] if trainer == TRL else {}
+    if trainer != TRL:
+        return Command(trainer, given, strange, {}, program, exported, first=first)
+    assigned = [match for word in before if (match := ASSIGNMENT.fullmatch(word))]
+    given |= {one[1]: (one[2],) for one in assigned if one[1] in VARIABLES}
+    launcher = _flags([f"-{word}" if LETTER.fullmatch(word) else word for word in before])[0]
     return Command(trainer, given, strange, launcher, program, exported, first=first)
 
 

@@ -12,6 +12,7 @@ from contract.files import yaml_text
 from trainer.config.translate.command import TRL, TranslateError
 from trainer.config.translate.rows import Command
 from trainer.config.translate.script_config import reads_option
+from trainer.config.translate.trl import VARIABLES
 
 FLAG = "config"
 
@@ -23,11 +24,14 @@ def with_file(command: Command) -> Command:
         return command
     found = read_flags(Path(name), f"--{FLAG}", "TRL reads it")
     environment = found.pop("env", {})
-    exported = tuple(environment) if isinstance(environment, Mapping) else ()
+    exported = environment if isinstance(environment, Mapping) else {}
     given = {flag: texts(value) for flag, value in found.items() if value is not None}
+    variables = {name: (str(exported[name]),) for name in VARIABLES if name in exported}
     typed = {flag: texts for flag, texts in command.given.items() if flag != FLAG}
     return replace(
-        command, given=given | typed, exported=tuple(dict.fromkeys((*command.exported, *exported)))
+        command,
+        given=given | typed | variables,
+        exported=tuple(dict.fromkeys((*command.exported, *exported))),
     )
 
 

@@ -21,7 +21,7 @@ from trainer.config.translate import openrlhf
 from trainer.config.translate.__main__ import main
 from trainer.config.translate.command import OPENRLHF, TRAINERS, TRL, VERL
 from trainer.config.translate.rows import NOTHING, Row, Table
-from trainer.config.translate.trl import LAUNCHER
+from trainer.config.translate.trl import LAUNCHER, VARIABLES
 from trainer.config.translate.trl import TRL as TRL_TABLE
 from trainer.config.translate.verl import FORK
 from trainer.config.translate.verl import VERL as VERL_TABLE
@@ -83,7 +83,11 @@ def _verl() -> Iterator[str]:
 
 
 def _trl() -> Iterator[str]:
-    own = [row for row in TRL_TABLE.rows if row not in LAUNCHER]
+    own = [
+        replace(row, old=row.old and row.theirs not in VARIABLES)
+        for row in TRL_TABLE.rows
+        if row not in LAUNCHER
+    ]
     yield from _of_table(Table(TRL_TABLE.name, own), TRL_TABLE.name)
     yield "### Flags of the launchers\n"
     yield "They stand before a script, for accelerate, torchrun and deepspeed.\n"

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from trainer.config.translate import script_changes as changes
 from trainer.config.translate import script_objects as objects
 from trainer.config.translate.python_source import (
     Source,
@@ -17,15 +18,17 @@ from trainer.config.translate.python_source import (
     is_empty,
     is_none,
     named,
+    path,
     plain_name,
     shown,
 )
 from trainer.config.translate.rows import Command
 from trainer.config.translate.script_classes import AFTER
 from trainer.config.translate.script_config import CONFIG, PARSERS, Configs, is_read_elsewhere
-from trainer.config.translate.script_data import Data
+from trainer.config.translate.script_data import SPLIT, Data
 from trainer.config.translate.script_findings import Finding, Flags, Kind, give, sentences, values
-from trainer.config.translate.trl import TRL, reward_of
+from trainer.config.translate.script_variables import environment, of_trackers
+from trainer.config.translate.trl import TRL, VARIABLES, reward_of
 
 OF_GRPO = {"num_generations", "max_completion_length", "reward_funcs", "steps_per_generation"}
 """Flags that no other trainer of TRL's has."""
@@ -70,7 +73,7 @@ def with_script(command: Command) -> Command:
         command,
         strange=tuple(strange),
         given={**flags, **script.typed},
-        exported=tuple(dict.fromkeys((*command.exported, *objects.environment(script.source)))),
+        exported=tuple(dict.fromkeys((*command.exported, *environment(script.source)))),
         untold=tuple(told(Kind.UNTOLD, Kind.UNREAD)),
         unread=unread,
         absent=tuple(dict.fromkeys(command.absent) | told(Kind.ABSENT)),
@@ -98,27 +101,35 @@ class _Script:
         """Return the script, with the command's flags as whose they are."""
         source = Source(file, given)
         trainers = source.calls(source.kinds(TRAINER))
-        passed = [one for call in trainers for key, one in _slots(source, call) if key == "args"]
+        passed = objects.passed(source, trainers, "args")
         config, fields = Configs(source, trainers, passed), objects.own_fields(source, PARSERS)
-        takes_all = is_read_elsewhere(source)
-        own = {key: texts for key, texts in given.items() if takes_all or source.options.of(key)}
+        takes_all, variables = is_read_elsewhere(source), {*VARIABLES} & {*given}
+        own = {
+            key: texts
+            for key, texts in given.items()
+            if key not in variables and (takes_all or source.options.of(key))
+        }
         others = {
             key: f"{key}={' '.join(texts)}: a field of the script's own {fields[key]}, not of "
             f"{TRL.name}: what the script does with it is not taken over"
             for key, texts in given.items()
             if key in fields and key not in own and not (config.has_parsed and TRL.of(key))
         }
-        taken = {*own, *others, *config.overruled()}
+        set_ = environment(source, by_default=False)
+        taken = {*own, *others, *config.overruled(), *(variables & {*set_})}
         typed = {key: texts for key, texts in given.items() if key not in taken}
         lacks = [Finding(Kind.ABSENT, said=said) for said in others.values()]
         return cls(file, source, trainers, config, own, lacks, typed)
 
     def findings(self) -> list[Finding]:
         """Return all findings, in the order in which they count."""
-        found = [*self._compare_trainer(), *self.others, *self._read_config()]
+        found = [*self._compare_trainer(), *self._find_replaced_code(), *self.others]
+        found += self._read_config()
         for call in self.trainers:
             found += [*self._read_trainer(call, values(found, self.typed)[0])]
-        return [*found, *self._read_calls(), *self._read_data(), *self._find_unused_options()]
+        found += [*self._read_calls(), *self._read_data()]
+        found += of_trackers(self.source, next(iter(self.trainers), None))
+        return [*found, *self._find_unused_options()]
 
     def _compare_trainer(self) -> Iterator[Finding]:
         """Say what a trainer's class of the script changes, if it is called."""
@@ -126,6 +137,14 @@ class _Script:
         called = {named(call.func) for call in self.source.calls(kinds)}
         for own in sorted({kinds[one] for one in called} - {""}):
             yield self._compare(own, TRAINER, objects.methods(self.source.classes[own]))
+
+    def _find_replaced_code(self) -> Iterator[Finding]:
+        """Say which parts of TRL's own code the script sets anew."""
+        found = [one.node for one in changes.of_packages(self.source) if not TRL.has(one.key)]
+        found += [part for part, _ in changes.replaced(self.source, self.source.kinds(TRAINER))]
+        for node in found:
+            said = f"line {getattr(node, 'lineno', 0)}: {changes.text(node)}"
+            yield self._lack("", said, "it replaces a part of TRL")
 
     def _compare(self, own: str, name: str, parts: list[str]) -> Finding:
         said = f"{self.file}: {own} is the script's own {name}"
@@ -181,7 +200,7 @@ class _Script:
 
     def _read_trainer(self, call: ast.Call, given: Flags) -> Iterator[Finding]:
         """Read a trainer's arguments. `given`: what the config gives."""
-        slots = dict(_slots(self.source, call))
+        slots = dict(objects.slots(self.source, call))
         for key, node in slots.items():
             found, said = self.source.resolved(node), f"{key}={shown(node)}"
             if not key:
@@ -256,7 +275,7 @@ class _Script:
         found = self.source.resolved(node)
         functions = found.elts if isinstance(found, ast.List | ast.Tuple) else [found]
         functions = [self.source.resolved(one) for one in functions]
-        known = [self.source.imports.get(plain_name(one), "") for one in functions]
+        known = [self.source.imported(plain_name(one)) for one in functions]
         if known and all(one.startswith("trl.") and reward_of(one) for one in known):
             yield give("reward_funcs", known)
             return
@@ -309,13 +328,16 @@ class _Script:
             said = f"line {call.lineno}: {shown(call)}, which a run may not use,"
             yield self._tell_unread("use_peft", said, f"give {LORA_FLAGS}")
         for call in [] if open_ or len(made) > 1 else adapters:
-            own = [one for one in source.arguments(call) if one[0] != "peft_config"]
-            if named(call.func) == "get_peft_model" and not own:
-                continue
-            for flag, default in objects.ADAPTER_DEFAULTS.items():
-                yield give(flag, default)
-            if named(call.func) != "get_peft_model":
+            own, by = [*source.arguments(call)], path(call.func).split(".")[-2:]
+            if by[-1] != "get_peft_model":
                 own += [("", one) for one in call.args]
+            elif not by[0].startswith("Fast"):
+                continue  # peft's: its first arguments are read by themselves
+            is_unsloth = by[-1] == "get_peft_model"
+            for flag, default in objects.ADAPTER_DEFAULTS[is_unsloth].items():
+                yield give(flag, default)
+            if is_unsloth and by[0] != objects.WHOLE:
+                yield self._tell_unread("lora_target_modules", shown(call), f"give {LORA_FLAGS}")
             for key, node in own:
                 yield from self._read_lora(key, node)
         for line, key, text in objects.adapter_changes(source, made):
@@ -341,12 +363,15 @@ class _Script:
 
     def _read_data(self) -> Iterator[Finding]:
         """Take the data set of the script's only load_dataset; else say what to give."""
-        data = Data(self.source, bool(self.trainers))
+        passed = objects.passed(self.source, self.trainers, "train_dataset")
+        data = Data(self.source, bool(self.trainers), passed)
         for flag, value in data.flags.items():
             if not (flag == "dataset_config" and "dataset_name" in self.typed):
                 yield give(flag, value)
         for said, remedy in data.untold:
             yield self._tell("dataset_name", said, remedy)
+        for said in data.untold_split:
+            yield self._tell(SPLIT, f"{said}: its split", "give it by --prompt_split")
         if data.changes:
             yield Finding(Kind.UNTOLD, said=f"{self.file}: {data.changes}")
 
@@ -368,14 +393,6 @@ class _Script:
     def _lack(self, flag: str, said: str, why: str) -> Finding:
         """Say that an argument has no counterpart."""
         return replace(self._tell(flag, said, why), kind=Kind.ABSENT)
-
-
-def _slots(source: Source, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the trainer's arguments by their names, also those that are given by place."""
-    for place, node in enumerate(call.args):
-        is_named = place < len(objects.SLOTS) and not isinstance(node, ast.Starred)
-        yield (objects.SLOTS[place] if is_named else "", node)
-    yield from source.arguments(call)
 
 
 def _argument(node: ast.expr) -> str:

@@ -85,6 +85,11 @@ class Source:
     def calls(self, names: Collection[str]) -> list[ast.Call]:
         return [one for one in self.nodes if isinstance(one, ast.Call) and named(one.func) in names]
 
+    def imported(self, name: str) -> str:
+        """Return module and name of an import; "" if the name has another value, too."""
+        others = (one for one, *_ in self.bindings(name) if not isinstance(one, ast.alias))
+        return "" if any(others) else self.imports.get(name, "")
+
     def is_used(self, call: ast.Call) -> bool:
         """Whether what a call returns may be used: not if its only name is never read."""
         built = [one for one in self.nodes if isinstance(one, BUILT) and one.value is call]

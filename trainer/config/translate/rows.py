@@ -238,6 +238,10 @@ class Table:
         own = [row for row in self.rows if row.theirs == name]
         return own or [row for row in self.rows if row.is_pattern and row.matches(name)][:1]
 
+    def has(self, name: str) -> bool:
+        """Return whether a flag of ours says it."""
+        return any(row.ours for row in self.of(name))
+
     def having(self, name: str, rows: Sequence[Row]) -> Table:
         """Return the table with these rows instead of its own for the same flags."""
         instead = {row.theirs for row in rows}

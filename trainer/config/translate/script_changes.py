@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
-from trainer.config.translate.python_source import Source, constant, named, path, targets
+from trainer.config.translate.python_source import (
+    Source,
+    constant,
+    is_none,
+    named,
+    path,
+    targets,
+)
 from trainer.config.translate.script_flow import FUNCTIONS
 
 HARMLESS = (
@@ -25,6 +33,10 @@ NO_CONFIGS = ("model", "tokenizer", "processor", "generation_config", "np", "os"
 """Parts of names of objects that are no config of the trainer."""
 
 
+CODE = ("trl", "transformers", "peft", "unsloth", "accelerate")
+"""Packages of which a script may set parts anew."""
+
+
 @dataclass(frozen=True)
 class Change:
     """One statement that changes an attribute, or may change any of them."""
@@ -38,6 +50,10 @@ class Change:
     @property
     def line(self) -> int:
         return int(getattr(self.node, "lineno", 0))
+
+
+def text(node: ast.AST) -> str:
+    return " ".join(ast.unparse(node).split())[:60]
 
 
 def aliases(source: Source, names: set[str]) -> set[str]:
@@ -68,11 +84,13 @@ def of_config(source: Source, names: set[str], makers: set[str]) -> list[Change]
         if isinstance(one, ast.Call):
             found += _of_call(source, one, names, makers)
         elif isinstance(one, ast.Assign | ast.AnnAssign) and one.value is not None:
-            found += [
-                Change(one, to.attr, one.value)
-                for to in targets(one)
-                if isinstance(to, ast.Attribute) and path(to.value) in names
-            ]
+            for to in targets(one):
+                if isinstance(to, ast.Attribute) and path(to.value) in names:
+                    found.append(Change(one, to.attr, one.value))
+                elif _is_variable(to, names):
+                    found.append(Change(one, _key(source, to), one.value))
+        elif _is_variable(one, names) and not isinstance(one.ctx, ast.Load):
+            found.append(Change(one, _key(source, one), None))
         elif isinstance(one, ast.Attribute) and path(one.value) in names:
             if not isinstance(one.ctx, ast.Load):
                 found.append(Change(one, one.attr, None))
@@ -82,6 +100,18 @@ def of_config(source: Source, names: set[str], makers: set[str]) -> list[Change]
     plain |= {id(one.target) for one in source.nodes if isinstance(one, ast.AnnAssign)}
     found = [one for one in found if id(one.node) not in plain]
     return sorted(found, key=lambda one: one.line)
+
+
+def _is_variable(node: ast.AST, names: set[str]) -> TypeGuard[ast.Subscript]:
+    """Whether an expression is `vars(config)[NAME]`."""
+    if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Call)):
+        return False
+    return named(node.value.func) == "vars" and any(path(one) in names for one in node.value.args)
+
+
+def _key(source: Source, node: ast.Subscript) -> str:
+    key = constant(source.resolved(node.slice))
+    return key if isinstance(key, str) else ""
 
 
 def _of_call(source: Source, call: ast.Call, names: set[str], makers: set[str]) -> Iterator[Change]:
@@ -146,3 +176,28 @@ def of_trainer(source: Source, names: set[str]) -> list[Change]:
             if path(of) in names:
                 found.append(Change(one, str(constant(one.args[1]) or ""), None))
     return sorted(found, key=lambda one: one.line)
+
+
+def of_packages(source: Source) -> Iterator[Change]:
+    """Yield what a script sets in code of packages, as in `GRPOTrainer.compute_loss = own`."""
+    whole = {**source.imports, **source.modules}
+    roots = {name for name, of in whole.items() if of.split(".")[0] in CODE}
+    for one in source.nodes:
+        if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
+            of, key = one.value, one.attr
+        elif isinstance(one, ast.Call) and named(one.func) == "setattr" and len(one.args) == 3:
+            of, key = one.args[0], str(constant(source.resolved(one.args[1])) or "")
+        else:
+            continue
+        if path(of).split(".")[0] in roots:
+            yield Change(one, key, None)
+
+
+def replaced(source: Source, kinds: Mapping[str, str]) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+    """Yield what else is called by the names of a class, and its value. `kinds`: as Source's."""
+    for name, own in kinds.items():
+        for part, value, _ in source.bindings(name):
+            is_own = isinstance(part, ast.ClassDef) and own == part.name
+            is_other = isinstance(part, ast.alias | ast.ImportFrom | ast.Call) or is_own
+            if not is_other and not (value is not None and is_none(value)):
+                yield part, value

@@ -91,6 +91,7 @@ class Configs:
                 where = f"line {line} of {own.source.file}: the default {own.node.name}.{name}"
                 yield from _of_class(name, node, where)
         yield from self._of_passed()
+        yield from self._of_replaced()
         yield from self._of_calls()
         for own in reversed(self.own):
             for name, node, line in classes.after(own):
@@ -116,6 +117,14 @@ class Configs:
                 if not (is_made or isinstance(part, ast.arg) or (value and path(value) in names)):
                     line = getattr(part, "lineno", 0)
                     yield Said("", why=f"line {line}: another value of args={one.id}")
+
+    def _of_replaced(self) -> Iterator[Said]:
+        """Yield what is called GRPOConfig and is another thing, such as a `partial` of it."""
+        for part, value in changes.replaced(self.source, self.source.kinds(CONFIG)):
+            why = f"line {getattr(part, 'lineno', 0)}: {changes.text(part)}"
+            given = [*self.source.arguments(value)] if isinstance(value, ast.Call) else []
+            for key in [key for key, _ in given] or [""]:
+                yield Said(key, why=why)
 
     def _of_calls(self) -> Iterator[Said]:
         found = [[*self._arguments(call)] for call in self.calls]
@@ -157,7 +166,7 @@ class Configs:
     def _of_changes(self) -> Iterator[Said]:
         places, end = self.source.places, next(iter(self.trainers), None)
         for one in self._changes():
-            text = " ".join(ast.unparse(one.node).split())[:60]
+            text = changes.text(one.node)
             if not one.key:
                 yield Said("", why=f"line {one.line}: {text}, which may change any argument,")
             elif one.value is not None and places.is_certain(one.node, end):
@@ -171,13 +180,13 @@ class Configs:
         source = self.source
         names = changes.aliases(source, {*_made(source, self.trainers)})
         for one in changes.of_trainer(source, names):
-            text = " ".join(ast.unparse(one.node).split())[:60]
+            text = changes.text(one.node)
             yield Said(one.key, why=f"line {one.line}: {text}, set once the trainer is made,")
         known = {*self._names(), *names, *(f"{name}.args" for name in names)}
         known |= source.options.parsed
         for one in changes.elsewhere(source, known):
-            if any(row.ours for row in TRL.of(one.key)):
-                text = " ".join(ast.unparse(one.node).split())[:60]
+            if TRL.has(one.key):
+                text = changes.text(one.node)
                 yield Said(one.key, why=f"line {one.line}: {text}, which may be the config's,")
         trained = [
             one

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
+from trainer.config.translate.python_arithmetic import MOST_DEPTH
 from trainer.config.translate.python_source import (
     BUILT,
     Source,
@@ -14,6 +16,8 @@ from trainer.config.translate.python_source import (
     shown,
     targets,
 )
+from trainer.config.translate.script_config import PARSERS
+from trainer.config.translate.script_objects import own_fields
 
 LOAD = "load_dataset"
 LOADERS = (LOAD, "load_from_disk", "from_list", "from_dict", "from_json", "from_pandas")
@@ -27,17 +31,26 @@ CHANGES = (
 JOINS = ("concatenate_datasets", "interleave_datasets")
 ROWS = "--prompt_data reads the rows as they are stored"
 USELESS = ("streaming", "num_proc", "cache_dir", "token", "trust_remote_code", "keep_in_memory")
-KNOWN = ("path", "name", "split", "data_files", *USELESS)
+PLACES = ("path", "name", "data_dir", "data_files", "split")
+"""The first arguments of load_dataset."""
+KNOWN = (*PLACES, *USELESS)
+SPLIT, USUAL_SPLIT = "dataset_train_split", "train"
+OTHER_SPLITS = ("test", "validation", "valid", "val", "dev", "eval")
+PICKS = ("get", "pop", "values", "items")
+"""Methods of a data set that give one of its splits."""
 
 
 class Data:
     """The flags of TRL that say the data set, and sentences on what they do not say."""
 
-    def __init__(self, source: Source, trains: bool) -> None:
+    def __init__(self, source: Source, trains: bool, passed: Sequence[ast.expr]) -> None:
+        """`passed`: what the trainers get as `train_dataset`."""
         self.source = source
         self.flags: dict[str, str] = {}
         self.untold: list[tuple[str, str]] = []
         """What is not taken over, and what to give."""
+        self.untold_split: list[str] = []
+        """Splits of which only a run tells the name."""
         calls = source.calls([LOAD])
         ends = source.calls(source.kinds("GRPOTrainer"))
         if len(calls) == 1 and ends and source.places.is_open(calls[0], ends[0]):
@@ -45,6 +58,8 @@ class Data:
             self.untold.append((said, "give --prompt_data"))
         elif len(calls) == 1:
             self._of_load(calls[0])
+            if not any(key in ("split", "") for key, _ in self._arguments(calls[0])):
+                self._of_splits(passed)
         elif calls:
             said = " and ".join(shown(call) for call in calls)
             self.untold.append((said, "give --prompt_data"))
@@ -54,8 +69,7 @@ class Data:
         """A sentence on what the script changes in the rows; "" if nothing."""
 
     def _of_load(self, call: ast.Call) -> None:
-        given = dict(self.source.arguments(call))
-        given |= dict(zip(("path", "name"), call.args, strict=False))
+        given = dict(self._arguments(call))
         values = {key: constant(self.source.resolved(one)) for key, one in given.items()}
         name = values.get("path")
         if name in FILES:
@@ -77,6 +91,55 @@ class Data:
             if key not in KNOWN:
                 said = f"{LOAD}({key}={shown(node)})" if key else f"{LOAD}(**{shown(node)})"
                 self.untold.append((said, "give --prompt_data with the files themselves"))
+
+    def _arguments(self, call: ast.Call) -> list[tuple[str, ast.expr]]:
+        return [*zip(PLACES, call.args, strict=False), *self.source.arguments(call)]
+
+    def _of_splits(self, passed: Sequence[ast.expr]) -> None:
+        """Take the split of the data set that the trainers get, as in `rows["test"]`."""
+        found = {self._split(one) for one in passed}
+        if len(found) == 1 and (split := found.copy().pop()):
+            self.flags[SPLIT] = split
+        elif found - {""}:
+            self.untold_split += [f"train_dataset={shown(one)}" for one in passed]
+
+    def _split(self, node: ast.expr) -> str | None:
+        """Return the split that an expression has; "" if it says none, None if a run tells."""
+        split: str | None = ""
+        names = self._names()
+        for _ in range(MOST_DEPTH):
+            node = self.source.resolved(node)
+            if isinstance(node, ast.Subscript):
+                split = self._key(node.slice) if not _is_rows(node.slice) else split
+                node = node.value
+            elif isinstance(node, ast.Call) and named(node.func) == LOAD:
+                return split
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                split = "" if node.func.attr == "train_test_split" else split
+                split = None if node.func.attr in PICKS else split
+                node = node.func.value
+            else:
+                break
+        if split in (USUAL_SPLIT, None):
+            return split
+        parted = self.source.calls(["train_test_split"])
+        if split:
+            return split if plain_name(node) in names and not parted else None
+        keys = {
+            self._key(one.slice)
+            for one in self.source.nodes
+            if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load)
+            if self._is_data(one.value, names) or constant(one.slice) in OTHER_SPLITS
+            if not _is_rows(one.slice)
+        }
+        return None if keys - {USUAL_SPLIT, ""} else ""
+
+    def _key(self, node: ast.expr) -> str | None:
+        """Return the name of a split; "" if TRL's own flag has it, None if only a run tells."""
+        if named(node) == SPLIT and SPLIT not in own_fields(self.source, PARSERS):
+            return ""
+        value = constant(self.source.resolved(node))
+        return value if isinstance(value, str) else None
 
     def _changes(self) -> str:
         names = self._names()
@@ -124,3 +187,8 @@ class Data:
                 node = node.value
             else:
                 return False
+
+
+def _is_rows(node: ast.expr) -> bool:
+    """Whether a subscript chooses rows, by their places."""
+    return isinstance(node, ast.Slice) or isinstance(getattr(node, "value", None), int)

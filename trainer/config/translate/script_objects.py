@@ -48,8 +48,17 @@ OF_WEIGHTS = {
 }
 """Arguments of from_pretrained → the flags of TRL that say them."""
 NEEDLESS_WEIGHTS = ("device_map", "low_cpu_mem_usage", "use_cache", "cache_dir", "token")
-ADAPTER_DEFAULTS = {"use_peft": True, "lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0}
-"""Those of the package peft, which are not those of TRL's flags."""
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ADAPTER_DEFAULTS: Mapping[bool, Mapping[str, object]] = {
+    False: {"use_peft": True, "lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0},
+    True: {
+        **{"use_peft": True, "lora_r": 16, "lora_alpha": 16, "lora_dropout": 0.0},
+        "lora_target_modules": LAYERS,
+    },
+}
+"""Whether it is unsloth's get_peft_model, or the package peft → what is not TRL's default."""
+WHOLE = "FastLanguageModel"
+"""Its class that adapts LAYERS; others choose by more arguments."""
 OF_ADAPTER = {
     **{"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"},
     **{"target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save"},
@@ -146,15 +155,14 @@ def _of(call: ast.Call) -> str:
     return plain_name(call.args[0]) if len(call.args) == 3 else ""
 
 
-def environment(source: Source) -> Iterator[str]:
-    """Yield the variables that a script sets in its own environment."""
-    for one in source.nodes:
-        if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store):
-            name = constant(one.slice)
-            if named(one.value) == "environ" and isinstance(name, str):
-                yield name
-        elif isinstance(one, ast.Call) and named(one.func) == "setdefault" and one.args:
-            name = constant(one.args[0])
-            of = one.func.value if isinstance(one.func, ast.Attribute) else one.func
-            if named(of) == "environ" and isinstance(name, str):
-                yield name
+def passed(source: Source, trainers: Sequence[ast.Call], name: str) -> list[ast.expr]:
+    """Return what the trainers get as an argument."""
+    return [one for call in trainers for key, one in slots(source, call) if key == name]
+
+
+def slots(source: Source, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the trainer's arguments by their names, also those that are given by place."""
+    for place, node in enumerate(call.args):
+        is_named = place < len(SLOTS) and not isinstance(node, ast.Starred)
+        yield (SLOTS[place] if is_named else "", node)
+    yield from source.arguments(call)

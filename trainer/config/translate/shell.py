@@ -85,8 +85,8 @@ def read(
         state.variables.setdefault(one, Unknown(why))
     record.notes += slips(text)
     Run(parsed(text), record, place or Place()).script(state)
-    values = {one: text_of(state.variables.get(one)) for one in record.exported}
-    exported = {one: value for one, value in values.items() if value is not None}
+    values = {one: state.variables[one] for one in record.exported if one in state.variables}
+    exported = _changed(values, {}, record)
     used = frozenset(USE.findall(OF_ITSELF.sub("", text)))
     return replace(_script(record, exported), used=used)
 

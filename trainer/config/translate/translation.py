@@ -82,7 +82,8 @@ def translated(command: Command) -> Translation:
     if command.trainer == TRL:
         made.unseen += _of_scripts(command)
     made.notes += (f"{one}: leave it out" for one in command.exported if one in OF_GUIDES)
-    if names := ", ".join(one for one in command.exported if one not in OF_GUIDES):
+    told = {*OF_GUIDES, *command.given}
+    if names := ", ".join(one for one in command.exported if one not in told):
         made.first.append(
             f"{names}: set in the script; give every node those that a program reads, and leave "
             "out those that the script alone uses"

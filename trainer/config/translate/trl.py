@@ -10,6 +10,7 @@ from trainer.config.translate.rows import (
     TRACKERS,
     TRUE,
     Answer,
+    Conversion,
     Row,
     Table,
     Values,
@@ -37,6 +38,20 @@ OVERLONG = "get_soft_overlong_punishment"
 STAGE = re.compile(r"zero[-_]?(\d)")
 BY_FILE = "from the file; by its name, if it is not here"
 PARAM_OFFLOAD = "weights stay on the GPUs: --adam_offload is for the optimizer's state"
+QUERY_AND_VALUE = "q_proj v_proj"
+OF_QUERY_AND_VALUE = re.compile(
+    r"(deepseek-r1-distill-(qwen|llama)|(deepseek-r1-0528-)?qwen3|"
+    r"qwen(1\.5|2|2\.5|3)(-math|-coder)?|(meta-)?llama-[23](\.[123])?|tinyllama|smollm2?|"
+    r"mistral|gemma(-1\.1|-2)?)-[\d.]+[bm]"
+    r"(-(instruct|base|chat|hf|it|thinking|\d{4}|v\d+(\.\d+)?))*|gemma-3-1b-(it|pt)",
+    re.IGNORECASE,
+)
+"""Names of models for which peft 0.21 has QUERY_AND_VALUE as its own list."""
+ASKS_MODULES = (
+    "without lora_target_modules, PEFT adapts modules that it has for the model's family, not all: "
+    "give --target_modules, q_proj v_proj for most"
+)
+OF_VARIABLES = "a variable: of the shell, of env in the file, or of the script"
 NO_KL = "--beta is 0: there is no reference"
 
 
@@ -228,6 +243,16 @@ def _modules(value: str, values: Values) -> Answer:
     return " ".join(part for part in re.split(r"[,\s]+", value) if part)
 
 
+def _usual_modules(value: str, values: Values) -> Answer:
+    """Return the modules that PEFT takes by itself, for a model whose name tells its family."""
+    if not values.on("use_peft"):
+        return needless("use_peft is off")
+    if values.has("lora_target_modules"):
+        return _modules(values.text("lora_target_modules"), values)
+    model = values.text("model_name_or_path").rstrip("/").rpartition("/")[2]
+    return QUERY_AND_VALUE if OF_QUERY_AND_VALUE.fullmatch(model) else absent(ASKS_MODULES)
+
+
 def _precision(value: str, values: Values) -> Answer:
     off = values.has("bf16") and not values.on("bf16")
     is_bf16 = values.text("dtype") in ("bfloat16", "bf16") or not off
@@ -392,7 +417,9 @@ KEYS = [
     Row("lora_r", "lora_rank", by=_adapter, default="16"),
     Row("lora_alpha", "lora_alpha", by=_adapter, default="32"),
     Row("lora_dropout", "lora_dropout", by=_adapter, default="0.05"),
-    Row("lora_target_modules", "target_modules", by=_modules),
+    Row("lora_target_modules", "target_modules", by=_modules,
+        note="left out there: PEFT's list for the model, such as q_proj v_proj"),
+    Row("use_peft", "target_modules", by=_usual_modules, default="False"),
     Row("use_vllm", "rollout_engine", by=_engine, default="False"),
     Row("vllm_mode", "colocate_all_models", by=_shares, default="colocate"),
     Row("vllm_enable_sleep_mode", "vllm_enable_sleep", by=_sleeps, default="False"),
@@ -486,9 +513,12 @@ def _wandb(value: str, values: Values) -> Answer:
     return value if on else needless("W&B is off")
 
 
-def _project(value: str, values: Values) -> Answer:
-    on = set(values.text("report_to").split()) & set(TRACKERS)
-    return value if on else needless("no other tracker is on")
+def _of_tracker(name: str) -> Conversion:
+    def convert(value: str, values: Values) -> Answer:
+        on = name in values.text("report_to").split()
+        return value if on else needless(f"{name} is off")
+
+    return convert
 
 
 def _pushed(value: str, values: Values) -> Answer:
@@ -519,8 +549,14 @@ DATA = [
     Row("report_to", "use_tensorboard", by=_tensorboard, default="none"),
     Row("report_to", "log_with", by=_trackers, default="none", note="mlflow, swanlab, trackio"),
     Row("run_name", "wandb_run_name", by=_wandb),
-    Row("project", "wandb_project", by=_wandb, default="huggingface"),
-    Row("project", "log_project", by=_project, default="huggingface"),
+    Row("WANDB_PROJECT", "wandb_project", by=_wandb, default="huggingface", old=True,
+        note=OF_VARIABLES),
+    Row("project", "log_project", by=_of_tracker("trackio"), default="huggingface",
+        note="of trackio alone"),
+    Row("MLFLOW_EXPERIMENT_NAME", "log_project", by=_of_tracker("mlflow"), old=True,
+        note=OF_VARIABLES),
+    Row("SWANLAB_PROJECT", "log_project", by=_of_tracker("swanlab"), old=True,
+        note=OF_VARIABLES),
     Row("push_to_hub", "hub_model_id", by=_pushed, default="False"),
     Row("hub_model_id", "hub_model_id", by=_repository, note="with push_to_hub"),
     Row("hub_private_repo", "hub_private_repo", by=_private),
@@ -612,4 +648,6 @@ ABSENT = [
     *several("log_completions_hub_repo", "samples are in samples.jsonl: --log_samples"),
 ]  # fmt: skip
 
+VARIABLES = ("WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME", "SWANLAB_PROJECT")
+"""Rows that are variables of the environment, and no flags."""
 TRL = Table("TRL 1.16", [*KEYS, *DATA, *LAUNCHER, *NEEDLESS, *ABSENT])

@@ -18,7 +18,8 @@ reward_funcs: [accuracy_reward, my.rewards.short]
 learning_rate: 1.0e-6
 use_vllm: true
 run_name: null
-env: {TOKENIZERS_PARALLELISM: "false"}
+env: {TOKENIZERS_PARALLELISM: "false", WANDB_PROJECT: mine}
+report_to: wandb
 num_processes: 4
 """
 
@@ -135,6 +136,11 @@ def test_trl_s_config_file_is_read_and_typed_flags_count_more(
     assert made["--rollout_engine"] == ["vllm"]
     assert made["--actor_num_gpus_per_node"] == ["4"]
     assert "TOKENIZERS_PARALLELISM: set in the script" in err
+    assert made["--wandb_project"] == ["mine"]
+    script = tmp_path / "run.sh"
+    for value, expected in (("own", "own"), ("$(name)", "${WANDB_PROJECT}")):
+        script.write_text(f"export WANDB_PROJECT={value}\n{TRL} --report_to wandb\n")
+        assert flags(run(capsys, str(script))[1])["--wandb_project"] == [expected]
 
 
 @pytest.mark.parametrize(

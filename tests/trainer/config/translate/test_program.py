@@ -361,6 +361,8 @@ def test_verl_s_values(
         ("--report_to tensorboard trackio mlflow --project sums",
          {"--use_tensorboard": ["tensorboard_log"], "--log_with": ["trackio", "mlflow"],
           "--log_project": ["sums"], "--use_wandb": None}),
+        ("--report_to wandb mlflow --project sums",
+         {"--wandb_project": ["huggingface"], "--log_project": None}),
         ("--push_to_hub --hub_model_id me/sums --hub_private_repo true",
          {"--hub_model_id": ["me/sums"], "--hub_private_repo": []}),
         ("--hub_model_id me/sums", {"--hub_model_id": None}),

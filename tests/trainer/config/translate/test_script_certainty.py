@@ -48,6 +48,9 @@ def translated(
         (CONFIG + "def change(it):\n    it.beta = 0.4\nchange(config)\n", "", "1e-05 0.4"),
         (CONFIG + "other = config\nother.beta = 0.4\n", "", "1e-05 0.4"),
         (CONFIG + "setattr(config, 'beta', 0.4)\n", "", "1e-05 0.4"),
+        (CONFIG + "vars(config)['beta'] = 0.4\n", "", "1e-05 0.4"),
+        ("try:\n    import trl\nexcept ImportError:\n    GRPOConfig = None\n" + CONFIG, "",
+         "1e-05 0.2"),
         (CONFIG + "print(config)\nwith open('x'):\n    config.beta = 0.4\n", "", "1e-05 0.4"),
         (CONFIG.replace("1e-5", "args.beta / 2") + "", "--beta 4", "2.0 0.2"),
         (CONFIG, "--temperature 0.3 --size big", "1e-05 0.2"),
@@ -85,6 +88,18 @@ def test_what_the_script_s_options_and_constants_decide_is_read(
          "line 11: config.set_training(learning_rate=1), which may change any argument"),
         (CONFIG + "tune(config)\n", "", "1e-05 0.2", "line 11: tune(config), which may change"),
         (CONFIG + "vars(config).update(own)\n", "", "1e-05 0.2", "which may change any argument"),
+        (CONFIG + "vars(config)[name] = 0.4\n", "", "1e-05 0.2", "which may change any argument"),
+        (CONFIG + "vars(config)['beta'] *= 2\n", "", "1e-05 None", "line 11: vars(config)['beta']"),
+        (CONFIG + "GRPOTrainer.compute_loss = own\n", "", "1e-05 0.2",
+         "line 11: GRPOTrainer.compute_loss is not taken over: it replaces a part of TRL"),
+        (CONFIG + "setattr(GRPOTrainer, 'log', own)\n", "", "1e-05 0.2",
+         "line 11: setattr(GRPOTrainer, 'log', own) is not taken over: it replaces a part"),
+        (CONFIG + "GRPOTrainer = own(GRPOTrainer)\n", "", "1e-05 0.2",
+         "line 11: GRPOTrainer = own(GRPOTrainer) is not taken over: it replaces a part of TRL"),
+        ("GRPOConfig = partial(GRPOConfig, beta=3)\n" + CONFIG.replace(", beta=0.2", ""), "",
+         "1e-05 None", "line 10: GRPOConfig = partial(GRPOConfig, beta=3) is not taken over"),
+        ("GRPOConfig = own(GRPOConfig)\n" + CONFIG, "", "1e-05 0.2",
+         "line 10: GRPOConfig = own(GRPOConfig) is not taken over: give what it sets"),
         (CONFIG + "config = dataclasses.replace(config, beta=0.5)\n", "", "1e-05 None",
          "line 11: dataclasses.replace(config, beta=0.5) is not taken over"),
         (CONFIG, "trainer.args.learning_rate = 1", "None 0.2", "line 13: trainer.args.learning_ra"),
@@ -247,25 +262,119 @@ def test_flags_that_the_script_gives_itself_by_trl_s_parser_are_named(
 
 
 @pytest.mark.parametrize(
-    ("made", "passed", "rank"),
+    ("made", "passed", "rank", "modules"),
     [
-        ("LoraConfig(r=4)", "peft_config=lora", "4"),
-        ("LoraConfig(r=4) if args.debug else None", "peft_config=lora", None),
-        ("LoraConfig(r=4) if cuda() else None", "peft_config=lora", None),
-        ("LoraConfig(r=4)", "peft_config=lora if cuda() else LoraConfig(r=8)", None),
-        ("LoraConfig(r=4)", "", None),
-        ("LoraConfig(r=4)\nlora.r = 8 # cuda", "peft_config=lora", None),
+        ("LoraConfig(r=4)", "peft_config=lora", "4", "q_proj v_proj"),
+        ("LoraConfig(r=4, target_modules=['k_proj'])", "peft_config=lora", "4", "k_proj"),
+        ("None\nm = FastLanguageModel.get_peft_model(m, r=4)\nprint(m)", "", "4",
+         "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"),
+        ("None\nm = FastModel.get_peft_model(m, r=4)\nprint(m) # cuda", "", "4", None),
+        ("LoraConfig(r=4)\nm = get_peft_model(m, lora, adapter_name='a')", "", "4",
+         "q_proj v_proj"),
+        ("LoraConfig(r=4) if args.debug else None", "peft_config=lora", None, None),
+        ("LoraConfig(r=4) if cuda() else None", "peft_config=lora", None, None),
+        ("LoraConfig(r=4)", "peft_config=lora if cuda() else LoraConfig(r=8)", None, None),
+        ("LoraConfig(r=4)", "", None, None),
+        ("LoraConfig(r=4)\nlora.r = 8 # cuda", "peft_config=lora", None, "q_proj v_proj"),
     ],
-)
+)  # fmt: skip
 def test_an_adapter_counts_if_the_trainer_gets_it(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, made: str, passed: str, rank: str | None
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    made: str,
+    passed: str,
+    rank: str | None,
+    modules: str | None,
 ) -> None:
     script = tmp_path / "train.py"
     text = f"from peft import LoraConfig\n{HEAD}{CONFIG}lora = {made}\n" + END.format("")
+    text = text.replace('"m/m"', '"Qwen/Qwen2.5-0.5B"')
     script.write_text(text.replace('load_dataset("d/x")', f'load_dataset("d/x"), {passed}'))
     code, out, err = run(capsys, str(script))
-    assert flags(out).get("--lora_rank", [None]) == [rank], err
+    ours = flags(out)
+    assert ours.get("--lora_rank", [None]) == [rank], err
+    assert " ".join(ours.get("--target_modules", [])) == (modules or ""), err
     assert code == (1 if "cuda" in made + passed else 0), err
+
+
+@pytest.mark.parametrize(
+    ("model", "is_known"),
+    [
+        ("Qwen/Qwen3-4B-Instruct-2507", True),
+        ("meta-llama/Llama-3.2-1B-Instruct", True),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", True),
+        ("models/gemma-2-2b-it/", True),
+        ("meta-llama/Llama-3.2-11B-Vision", False),
+        ("Qwen/Qwen3-30B-A3B", False),
+        ("Qwen/Qwen2.5-VL-3B-Instruct", False),
+        ("own/model", False),
+    ],
+)
+def test_modules_that_peft_chooses_by_the_model_are_printed_or_asked_for(
+    capsys: pytest.CaptureFixture[str], model: str, is_known: bool
+) -> None:
+    typed = f"trl grpo --model_name_or_path {model} --dataset_name o/d --use_peft"
+    code, out, err = run(capsys, "--", *typed.split(), "--reward_funcs", "accuracy_reward")
+    assert flags(out).get("--target_modules") == (["q_proj", "v_proj"] if is_known else None)
+    asked = "use_peft=true: without lora_target_modules, PEFT adapts modules that it has for"
+    assert (code, asked in err) == (0 if is_known else 1, not is_known), err
+
+
+SPLIT_OF_RUN = "its split is not taken over: give it by --prompt_split"
+
+
+@pytest.mark.parametrize(
+    ("body", "passed", "split"),
+    [
+        ("ds = load_dataset('a/b')", "ds['test']", "test"),
+        ("ds = load_dataset('a/b')['test'].shuffle(seed=1)", "ds", "test"),
+        ("", "load_dataset('a/b', 'main')['validation']", "validation"),
+        ("", "load_dataset('a/b', None, None, None, 'test')", "test"),
+        ("split = 'test'\nds = load_dataset('a/b')", "ds[split]", "test"),
+        ("ds = load_dataset('a/b')\nds['test'] = own(ds['test'])", "ds['test']", "test"),
+        ("ds = load_dataset('a/b')", "ds['train'], eval_dataset=ds['test']", "train"),
+        ("ds = load_dataset('a/b')", "ds", None),
+        ("ds = load_dataset('a/b')", "ds[own.dataset_train_split]", None),
+        ("split = own()\nds = load_dataset('a/b')", "ds[split]", ""),
+        ("ds = load_dataset('a/b')\ndef take(rows): return rows['test']", "take(ds)", ""),
+        ("ds = load_dataset('a/b')", "own(ds['test'])", ""),
+        ("it.ds = load_dataset('a/b')", "it.ds['test']", ""),
+    ],
+)
+def test_the_split_is_the_one_that_the_trainer_gets(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str, passed: str, split: str | None
+) -> None:
+    script = tmp_path / "train.py"
+    trained = f'GRPOTrainer("m/m", "r/m", config, train_dataset={passed}).train()\n'
+    script.write_text(f"from datasets import load_dataset\n{HEAD}{CONFIG}{body}\n{trained}")
+    code, out, err = run(capsys, str(script))
+    assert flags(out).get("--prompt_split") == ([split] if split else None), err
+    assert (code, SPLIT_OF_RUN in err) == (1 if split == "" else 0, split == ""), err
+
+
+@pytest.mark.parametrize(
+    ("line", "typed", "project"),
+    [
+        ("", "", "huggingface"),
+        ("", "WANDB_PROJECT=mine", "mine"),
+        ("os.environ['WANDB_PROJECT'] = 'own'", "WANDB_PROJECT=mine", "own"),
+        ("os.environ.setdefault('WANDB_PROJECT', 'own')", "WANDB_PROJECT=mine", "mine"),
+        ("os.environ.setdefault('WANDB_PROJECT', 'own')", "", "own"),
+        ("os.environ.update(WANDB_PROJECT='own')", "", "own"),
+        ("wandb.init(project='own')", "", "own"),
+        ("os.environ['WANDB_PROJECT'] = name()", "", None),
+        ("if name(): os.environ['WANDB_PROJECT'] = 'own'", "", None),
+    ],
+)
+def test_the_project_of_wandb_is_the_variable_s(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, typed: str, project: str | None
+) -> None:
+    script = tmp_path / "train.py"
+    config = CONFIG.replace("beta=0.2", "report_to='wandb', project='trackio_s'")
+    script.write_text(f"{HEAD}{line}\n{config}" + END.format(""))
+    code, out, err = run(capsys, "--", *typed.split(), "python", str(script))
+    assert flags(out).get("--wandb_project", [None]) == [project], err
+    assert (code, "give --wandb_project" in err) == (0 if project else 1, project is None), err
 
 
 def test_a_data_set_and_a_config_that_a_run_may_not_use_do_not_count(

@@ -121,6 +121,10 @@ def test_a_model_that_a_package_of_adapters_loads_is_read(
     assert (made["--reward"], made["--label_key"]) == (["math-verify:1"], ["solution"])
     assert "fast_inference=True is not taken over" in err
     assert "eval_dataset=held_out() is not taken over: give --eval_dataset FILE" in err
+    script.write_text(UNSLOTH.replace("\nargs", "\ndef accuracy_reward(): ...\nargs"))
+    _, out, err = run(capsys, str(script))
+    assert "--reward" not in flags(out)
+    assert f"give --reward {script}:accuracy_reward" in err
 
 
 BATCHES = """\
