@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Context, Decimal
 
-UNITS = r"(?:s|min|h|d)\b"
-"""Of a duration in a sentence, as a regular expression."""
-
 
 def duration(seconds: float) -> str:
     """Return seconds in their two largest units: 4.2 s, 3 min 20 s, 5 h 10 min, 2 d 4 h."""

@@ -19,12 +19,12 @@ def series(rows: Rows, name: str) -> tuple[list[int], list[float]]:
     return [step for step, _ in points], [value for _, value in points]
 
 
-def in_terminal(rows: Rows, *, width: int = 90, height: int = 20) -> str:
+def in_terminal(rows: Rows) -> str:
     import plotext
 
     plotext.clear_figure()
     plotext.theme("clear")
-    plotext.plot_size(width, height)
+    plotext.plot_size(90, 20)
     plotext.plot(*series(rows, REWARD), label="reward")
     plotext.plot(*series(rows, ACCURACY), label="held-out accuracy", marker="x")
     plotext.xlabel("step")

@@ -91,9 +91,9 @@ def _replaced(text: str, *pairs: tuple[str, str]) -> str:
     return text
 
 
-def _lines(cluster: Cluster, indent: str, end: str = "") -> str:
-    """Return the job's words, one in a line."""
-    return f"{end}\n".join(f"{indent}{shlex.quote(word)}" for word in cluster.job)
+def _lines(cluster: Cluster, end: str = "") -> str:
+    """Return the job's words, one in a line of a YAML block."""
+    return f"{end}\n".join(f"    {shlex.quote(word)}" for word in cluster.job)
 
 
 def _slurm(text: str, cluster: Cluster) -> str:
@@ -145,7 +145,7 @@ def _dstack(text: str, cluster: Cluster) -> str:
         (r"^  - HF_HOME=\S+$", f"  - HF_HOME={cluster.mount}/huggingface"),
         (  # folded: in a plain scalar, `: ` and ` #` of a word would end it
             r"^  - exec rollcall\n(?:    --.*\n)+",
-            f"  - >-\n    exec rollcall\n{_lines(cluster, '    ')}\n",
+            f"  - >-\n    exec rollcall\n{_lines(cluster)}\n",
         ),
         (r"^  gpu: 80GB:\d+\n", f"  gpu: 80GB:{cluster.gpus}\n" if cluster.gpus else ""),
         (r"(?<=^  - /mnt/shared:)/shared$", cluster.mount),
@@ -164,7 +164,7 @@ def _dstack_fleet(text: str, cluster: Cluster) -> str:
 
 
 def _skypilot(text: str, cluster: Cluster) -> str:
-    job = _lines(cluster, "    ", " \\")
+    job = _lines(cluster, end=" \\")
     return _replaced(
         text,
         (r"sky volumes apply \S+", "sky volumes apply volume.yaml"),

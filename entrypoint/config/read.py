@@ -56,7 +56,7 @@ def read_settings(
     `recipe`: that of a job whose program tells it; it counts before ROLLCALL_RECIPE.
     Raises ConfigError with every fault that counts for `use`.
     """
-    environ = withoutservice_links(environ)
+    environ = without_service_links(environ)
     reader, platform = Reader(environ), detect(environ)
     values = {name: reader.read(variable) for name, variable in declared().items()}
     values["node_name"] = values["node_name"] or platform.node_name or reader.host_name()
@@ -114,7 +114,7 @@ def _of_other_program(settings: Settings) -> Settings:
     return replace(settings, recipe=ANY)
 
 
-def withoutservice_links(environ: Mapping[str, str]) -> dict[str, str]:
+def without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` without what Kubernetes has set for a service in place of a setting.
 
     For a service called `rollcall-ray`, Kubernetes sets ROLLCALL_RAY_PORT=tcp://10.0.0.7:6379; for

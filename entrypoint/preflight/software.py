@@ -14,7 +14,7 @@ from entrypoint.preflight.verdict import Finding, Verdict
 
 
 def ray(context: Context) -> Finding:
-    version, wanted = installed("ray"), pinned("ray")
+    version, wanted = installed("ray"), _pinned_ray()
     if not version:
         remedy = f"use the image, or `{distribution.install('node')}`"
         return Finding(Verdict.FAIL, "Ray is not installed", remedy)
@@ -26,15 +26,15 @@ def ray(context: Context) -> Finding:
     return Finding(Verdict.PASS, evidence)
 
 
-def pinned(package: str) -> str | None:
-    """The version of `package` that this program's own metadata asks for exactly."""
+def _pinned_ray() -> str | None:
+    """Return the version of Ray that this program's own metadata asks for exactly."""
     try:
         requirements = metadata.requires(distribution.NAME) or []
     except metadata.PackageNotFoundError:
         return None
     for requirement in requirements:
         name, exact, version = requirement.partition("==")
-        if exact and name.partition("[")[0] == package:
+        if exact and name.partition("[")[0] == "ray":
             return version.partition(";")[0].strip()
     return None
 

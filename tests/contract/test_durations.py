@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from contract.durations import UNITS, duration, significant
+from contract.durations import duration, significant
 
 
 @pytest.mark.parametrize(
@@ -24,7 +22,6 @@ from contract.durations import UNITS, duration, significant
 )
 def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
     assert duration(seconds) == said
-    assert re.sub(rf"[\d.]+ {UNITS}", "", said).strip() == ""
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def demand(command: OpenRLHFCommand) -> dict[str, int]:
 def users(command: OpenRLHFCommand) -> list[str]:
     """Return the models beside the actor that the command has."""
     found = []
-    if _number(command.value("algo.kl.init_coef"), 0.01) > 0:
+    if _kl_coefficient(command) > 0:
         found.append("ref")
     if has_critic(command):
         found.append("critic")
@@ -207,8 +207,9 @@ def _engines(command: OpenRLHFCommand) -> int:
     return (command.number(ENGINES) or 0) * (command.number(TENSOR_PARALLEL) or 1)
 
 
-def _number(text: str | None, default: float) -> float:
+def _kl_coefficient(command: OpenRLHFCommand) -> float:
+    """Return the coefficient; OpenRLHF's default if none is given, or one that is no number."""
     try:
-        return default if text is None else float(text)
+        return float(command.value("algo.kl.init_coef") or "")
     except ValueError:
-        return default
+        return 0.01
