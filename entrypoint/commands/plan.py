@@ -374,16 +374,10 @@ def _waits(settings: Settings) -> str:
 
 
 def show(row: dict[str, Any], *, cost: bool, said: str = "") -> None:
-    """Print the verdict, and one fact a line, with what decided it.
+    """Print one fact a line, with what decided it, and the verdict, which is the last line.
 
     Between the two, faults and warnings go to standard error.
     """
-    print(f"{'verdict':<17} {plan_verdict.sentence(row)}", flush=True)
-    for fault in row["faults"]:
-        print(Fault(*fault.values()), file=sys.stderr)
-    for warning in row["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
-    sys.stderr.flush()
     if said:
         print(said)
     if row["role"] is not None:
@@ -401,6 +395,12 @@ def show(row: dict[str, Any], *, cost: bool, said: str = "") -> None:
             lines + plan_layout.lines(layout) + (plan_layout.cost_lines(row) if cost else [])
         )
     sys.stdout.flush()
+    for fault in row["faults"]:
+        print(Fault(*fault.values()), file=sys.stderr)
+    for warning in row["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)
+    sys.stderr.flush()
+    print(f"{'verdict':<17} {plan_verdict.sentence(row)}", flush=True)
 
 
 def _tells(row: Mapping[str, Any], name: str) -> bool:

@@ -52,24 +52,38 @@ def lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     found += [_of_gpus(pool) for pool in layout["memory"] if _sum(pool["parts"] or {})[1]]
     found += _of_node(layout["host"]) if layout.get("host") else []
     found += _of_cpus(layout["on_cpus"]) if layout.get("on_cpus") else []
+    kernels = layout.get("kernels")
     if chosen := layout["chosen"]:
-        found += [("chosen", reason, "") for reason in chosen["reasons"]]
+        reasons = [one for one in chosen["reasons"] if one not in _needs(layout)]
+        found += [("chosen", reason, "") for reason in reasons]
         found.append(("the same by flags", shlex.join(chosen["flags"]), ""))
-    said = ("kernels", "note", "idle")
-    return found + [(key, layout[key], "") for key in said if layout.get(key)]
+        kernels = None if any(one.startswith(kernels or "-") for one in reasons) else kernels
+    said = {"kernels": kernels, "note": layout["note"], "idle": layout["idle"]}
+    return found + [(key, value, "") for key, value in said.items() if value]
+
+
+def _needs(layout: Mapping[str, Any]) -> Sequence[str]:
+    """Return the reasons that the lines of memory tell already."""
+    return [
+        f"by the estimate a GPU needs {gib(pool['peak_bytes'])} of its {gib(pool['memory_bytes'])}"
+        for pool in layout["memory"]
+        if pool["peak_bytes"] and pool["memory_bytes"]
+    ]
 
 
 def _of_gpus(pool: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return the line of a pool's GPUs: the sum, and its terms in the phase that needs most."""
-    phase, parts = PHASES[pool["phase"]], pool["parts"]
+    phase, parts, roles = PHASES[pool["phase"]], pool["parts"], ", ".join(pool["roles"])
     total, terms = _sum(parts)
-    said = f"{', '.join(pool['roles'])}; {phase}: {terms}"
+    said = f"{roles}; {phase}: {terms}" if len(pool["roles"]) > 1 else f"{roles}; {phase}"
     if pool["each"] == "CPU":
         return "memory", f"{total} or more for each process", said
     if "engine" in pool["roles"]:
         said += "; engines fill their share of a larger one with cache"
-    has = _has(pool["memory_bytes"], "--gpu-memory 80GB")
-    return "memory", f"{total} or more on each GPU, {has}", said
+    has, free = pool["memory_bytes"], (pool["memory_bytes"] or 0) - pool["peak_bytes"]
+    rest = f", at most {gib(free)} free" if free > 0 else ""
+    where = f"{total} or more on each GPU, {_has(has, '--gpu-memory 80GB')}{rest}"
+    return "memory", where, said
 
 
 def _of_cpus(sums: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""The first line of a plan: what the command would do, or that it would not start."""
+"""The last line of a plan: what the command would do, or that it would not start."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def sentence(row: Mapping[str, Any]) -> str:
     """Return the verdict of a plan's row."""
     warnings = len(row["warnings"])
     is_are = "is" if warnings == 1 else "are"
-    below = f"; {counted(warnings, 'warning')} {is_are} below" if warnings else ""
+    above = f"; {counted(warnings, 'warning')} {is_are} above" if warnings else ""
     if [fault["variable"] for fault in row["faults"]] == [MEMORY]:
-        return f"this command does not fit: it {above_memory(row['layout'])}{below}"
+        return f"this command does not fit: it {above_memory(row['layout'])}{above}"
     if row["faults"]:
-        return f"this command would not start, for {counted(len(row['faults']), 'fault')}{below}"
+        return f"this command would not start, for {counted(len(row['faults']), 'fault')}{above}"
     if row["unended_import"]:
-        return f"this command may not start: the import of its file has not ended{below}"
-    return f"{_would(row)}{below}"
+        return f"this command may not start: the import of its file has not ended{above}"
+    return f"{_would(row)}{above}"
 
 
 def _unseen(row: Mapping[str, Any]) -> str:

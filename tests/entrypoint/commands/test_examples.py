@@ -106,10 +106,16 @@ def test_the_page_shows_what_its_command_says_with_and_without_the_model(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
     chosen = planned("", *words)["layout"]["chosen"]
     shown = re.findall(r"^chosen +(.*)$", page, re.M)
+    shown += [f"by the estimate a GPU needs {one}" for one in _memory(page)]
     assert len(shown) == 3
     assert set(shown) <= set(chosen["reasons"])
     (flags,) = re.findall(r"^the same by flags (.*) …$", page, re.M)
     assert shlex.join(chosen["flags"]).startswith(flags)
+
+
+def _memory(page: str) -> list[str]:
+    shown = re.findall(r"^memory +(.*) or more on each GPU, which has (.* GiB), ", page, re.M)
+    return [f"{need} of its {memory}" for need, memory in shown]
 
 
 def test_the_readme_s_three_nodes_of_eight_gpus_leave_none_idle(tmp_path: Path) -> None:

@@ -26,12 +26,12 @@ def settings(environ: dict[str, str], *words: str) -> Settings:
     return read_settings(typed.environ, typed.arguments, typed.recipe)
 
 
-def test_the_first_line_after_the_verdict_names_the_recipe_and_what_decides_otherwise(
+def test_the_first_line_names_the_recipe_and_what_decides_otherwise(
     tmp_path: Path,
 ) -> None:
     environ = {"ROLLCALL_RUN_DIR": str(tmp_path)}
     done = run_plan(environ, "--nodes", "2", "nohup", *VERL.split(), "a.b=1")
-    verdict, first, *rest = done.stdout.splitlines()
+    first, *rest, verdict = done.stdout.splitlines()
     assert verdict.startswith("verdict  ")
     assert first == (
         "a command of verl: recipe verl; ROLLCALL_RECIPE decides otherwise, and "

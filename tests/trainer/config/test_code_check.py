@@ -346,7 +346,7 @@ def test_a_file_whose_import_does_not_end_is_told_to_have_a_main_part(
     assert f"the import of its file has not ended after 8 s at {own}:3. Put what" in warning
     assert '`if __name__ == "__main__":`' in warning
     row = {"warnings": found.warnings, "faults": (), "unended_import": found.unended_import}
-    verdict = "this command may not start: the import of its file has not ended; 1 warning is below"
+    verdict = "this command may not start: the import of its file has not ended; 1 warning is above"
     assert plan_verdict.sentence(row) == verdict
 
 

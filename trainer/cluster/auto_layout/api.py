@@ -139,9 +139,6 @@ def _of_memory(search: LayoutSearch, best: Candidate, flags: Mapping[str, Any]) 
     if not use.need:
         return
     yield f"by the estimate a GPU needs {gib(use.need)} of its {gib(use.memory)}"
-    if use.least and gib(use.least) != gib(use.need):
-        cache = "engines fill their share of a larger GPU with cache"
-        yield f"the line `memory` has the least, {gib(use.least)}: {cache}"
     if use.filled > FILLED:
         yield f"that may not fit: {_lower(best)}, or leave flags of the layout out"
     savers = [name for name in flags if name in SAVERS]

@@ -60,14 +60,14 @@ def sentence(config: Config) -> str:
 
 
 def reason(config: Config, flags: Set[str]) -> str | None:
-    """Returns why flags in KERNELS were chosen; None if none was."""
+    """Returns what computes the passes, and why flags in KERNELS were chosen; None if none was."""
     why = {
-        PACKING: "samples are packed, so that no padding passes through the models",
+        PACKING: "packing keeps padding out of the passes",
         LIGER: "Liger's kernels are installed",
         ATTENTION: "flash-attn caps the logits of attention, and sdpa does not",
     }
-    said = [sentence for name, sentence in why.items() if name in flags]
+    said = [one for name, one in why.items() if name in flags]
     missing = LIGER not in flags and not config.use_liger_kernel and config.mixed_precision
     if missing and find_spec("liger_kernel") is None:
         said.append("liger-kernel is not installed here, which the CUDA image has")
-    return "; ".join(said) or None
+    return "; ".join([sentence(config), *said]) if said else None

@@ -34,8 +34,6 @@ class Use:
     """0 if unknown."""
     role: str = ""
     """The role that needs most."""
-    least: int = 0
-    """Of it without what engines take because a GPU is large; 0 if they take nothing so."""
 
     @property
     def filled(self) -> float:
@@ -89,7 +87,7 @@ def _on_gpu(pool: PoolMemory, memory: int) -> Use:
     for phase, held in pool.phases.items():
         if not pool.engines or any(role != Role.ENGINE for role in held):
             most = max(held, key=lambda role: held[role])
-            uses.append(Use(needs[phase], memory, most, pool.least if pool.engines else 0))
+            uses.append(Use(needs[phase], memory, most))
     return max(uses, key=_filled)
 
 
