@@ -87,7 +87,7 @@ class CorruptedRankError(LostWorkerError):
         self.rank, self.place, self._told = rank, place, told
 
     def at(self, place: Place) -> CorruptedRankError:
-        """Returns the error with the place of the rank."""
+        """Return the error with the place of the rank."""
         return type(self)(self.role, self.rank, self._told, place)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -241,7 +241,7 @@ class Sequences:
         return len(self.lengths)
 
     def rows(self, index: IntArray) -> Sequences:
-        """Returns the sequences of `index`."""
+        """Return the sequences of `index`."""
         tokens, actions = places(self.lengths, index), places(self.actions, index)
         return Sequences(
             self.tokens[tokens],
@@ -315,7 +315,7 @@ class Experience:
         )
 
     def of_nothing(self, sequences: Sequences) -> Experience:
-        """Returns an experience of `sequences` with the same parts, which are all zero."""
+        """Return an experience of `sequences` with the same parts, which are all zero."""
         zeros = np.zeros(int(sequences.action_mask.sum()), dtype=np.float32)
         return Experience(
             sequences=sequences,
@@ -363,7 +363,7 @@ ALONE = Rank()
 
 class Measured(Protocol):
     def peaks(self) -> Metrics:
-        """Returns the peak memory of each phase since the last call, in GB."""
+        """Return the peak memory of each phase since the last call, in GB."""
 
 
 Key = tuple[int, int]

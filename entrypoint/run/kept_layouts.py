@@ -32,7 +32,7 @@ class KeptLayout:
 
 
 def key_of(flags: Mapping[str, str], nodes: Sequence[NodeResources]) -> str:
-    """Returns a hash of a job's flags and of what the nodes offer, whatever their names."""
+    """Return a hash of a job's flags and of what the nodes offer, whatever their names."""
     offers = []
     for node in nodes:
         offer = asdict(node) | {"memory": node.memory // MEMORY_UNIT}
@@ -43,7 +43,7 @@ def key_of(flags: Mapping[str, str], nodes: Sequence[NodeResources]) -> str:
 
 
 def read(path: Path) -> dict[str, KeptLayout]:
-    """Returns key → layout, without those that are damaged; nothing if the file is absent."""
+    """Return key → layout, without those that are damaged; nothing if the file is absent."""
     try:
         rows = stored_json.json_object(path) or {}
     except OSError:

@@ -81,7 +81,7 @@ class NoteWatch:
 
 
 def _last_heartbeat(leases: Path) -> float:
-    """Returns when the newest lease was written, in seconds since 1970; 0 if there is none."""
+    """Return when the newest lease was written, in seconds since 1970; 0 if there is none."""
     try:
         newest = lease.newest(leases)
         return newest.stat().st_mtime if newest else 0.0

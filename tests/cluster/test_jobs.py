@@ -222,7 +222,7 @@ def test_a_command_that_is_interrupted_leaves_its_job_and_a_killed_head_goes_on_
 
 
 def interrupted(command: subprocess.Popen[str]) -> str:
-    """Returns what a command says that one Ctrl-C ends."""
+    """Return what a command says that one Ctrl-C ends."""
     command.send_signal(signal.SIGINT)
     return command.communicate(timeout=60)[1]
 

@@ -126,7 +126,7 @@ def _object_in(content: bytes) -> dict[str, Any]:
 
 
 def kept(parser: Parser) -> list[bytes]:
-    """Returns the inputs that the parser once failed on."""
+    """Return the inputs that the parser once failed on."""
     return [path.read_bytes() for path in sorted((CORPUS / parser.name).glob("*.bin"))]
 
 

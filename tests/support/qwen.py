@@ -23,7 +23,7 @@ def name_of(size: str) -> str:
 
 
 def write_config(directory: Path, size: str) -> Path:
-    """Returns a directory with the model's config.json, without weights."""
+    """Return a directory with the model's config.json, without weights."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {"model_type": "qwen2", **dict(zip(KEYS, SHAPES[size], strict=True))}
     (directory / "config.json").write_text(json.dumps(config))
@@ -31,7 +31,7 @@ def write_config(directory: Path, size: str) -> Path:
 
 
 def write_cache(root: Path) -> Path:
-    """Returns a cache of the hub that has the configuration of every size, and nothing else."""
+    """Return a cache of the hub that has the configuration of every size, and nothing else."""
     for size in SHAPES:
         cache(root, name_of(size), size)
     return root

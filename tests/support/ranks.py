@@ -248,7 +248,7 @@ class Workbench:
         return mine / whole
 
     def build_watched(self, role: str, settings: LearnerSettings) -> int:
-        """Returns the most bytes held meanwhile, without the pages of files, which are lent."""
+        """Return the most bytes held meanwhile, without the pages of files, which are lent."""
         before, most, done = _held(), 0, threading.Event()
 
         def watch() -> None:

@@ -39,11 +39,11 @@ class Plan:
     chunks: int = 1
 
     def acting(self, rows: IntArray) -> IntArray:
-        """Returns those of `rows` that have actions."""
+        """Return those of `rows` that have actions."""
         return rows[self.actions[rows] > 0]
 
     def where_known(self, rewards: NDArray[np.floating]) -> Plan:
-        """Returns the plan without the actions of samples whose reward [B] is NaN."""
+        """Return the plan without the actions of samples whose reward [B] is NaN."""
         return replace(self, actions=np.where(np.isnan(rewards), 0, self.actions))
 
 
@@ -64,7 +64,7 @@ class Part:
     """One sample for passes whose result is discarded; None if the model has one rank."""
 
     def by_chunk(self, array: FloatArray) -> list[FloatArray]:
-        """Returns an array [N] of the rank's actions, cut into its chunks."""
+        """Return an array [N] of the rank's actions, cut into its chunks."""
         of_samples = self.plan.chunk[self.rows]
         wanted = range(self.index, self.plan.chunks, self.ranks)
         actions = self.sequences.actions
@@ -72,7 +72,7 @@ class Part:
         return np.split(array, np.cumsum(sizes)[:-1])
 
     def own(self, rows: IntArray) -> IntArray:
-        """Returns where those of `rows` that the rank has are among its own samples."""
+        """Return where those of `rows` that the rank has are among its own samples."""
         place = np.full(len(self.plan.lengths), -1)
         place[self.rows] = np.arange(len(self.rows))
         found: IntArray = place[rows]

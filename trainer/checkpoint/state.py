@@ -39,7 +39,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def moments_of(adam: Iterable[Mapping[str, Any]]) -> list[Tensor]:
-    """Returns the moments of what Adam keeps for each of several parameters."""
+    """Return the moments of what Adam keeps for each of several parameters."""
     return [held[key] for held in adam for key in MOMENTS if key in held]
 
 

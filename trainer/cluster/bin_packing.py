@@ -41,7 +41,7 @@ class Assignment:
 
 
 def pack(layout: Layout, offers: Sequence[NodeResources]) -> Assignment:
-    """Returns a node for every slot, or every shortfall."""
+    """Return a node for every slot, or every shortfall."""
     if any(offer.gpus for offer in offers):
         found = _attempt(layout, offers, None)
         return _sharing(layout, offers) or found if found.shortfalls else found
@@ -128,7 +128,7 @@ class _Cluster:
         return cls(rooms, names, share)
 
     def place(self, pools: Sequence[ResourcePool]) -> dict[str, list[int]] | None:
-        """Returns pool → indices of its nodes; None if the pools do not fit together."""
+        """Return pool → indices of its nodes; None if the pools do not fit together."""
         items = [item for pool in pools for item in self._items(pool)]
         chosen = self._search(items, 0, list(self.rooms), set())
         if chosen is None:
@@ -151,7 +151,7 @@ class _Cluster:
     def _search(
         self, items: Sequence[_Item], first: int, rooms: list[Room], dead: set[tuple[int, Room]]
     ) -> list[list[int]] | None:
-        """Returns the nodes of each item from `first` on; None if they do not fit."""
+        """Return the nodes of each item from `first` on; None if they do not fit."""
         if first == len(items):
             return []
         state = (first, tuple(amount for room in sorted(rooms) for amount in room))
@@ -183,7 +183,7 @@ class _Cluster:
             )
 
     def _cost(self, room: Room, need: Room) -> tuple[bool, float]:
-        """Returns the cost of placing `need` on a node; lower is better.
+        """Return the cost of placing `need` on a node; lower is better.
 
         A node with a resource that the item does not need costs more. GPUs are packed, CPUs are
         spread."""
@@ -192,7 +192,7 @@ class _Cluster:
         return spoilt, room[0] if self.share is None else -room[0]
 
     def shortfall(self, pool: ResourcePool, fitting: Sequence[ResourcePool]) -> str:
-        """Returns what `pool` needs, and what nodes have, or have left beside the other pools."""
+        """Return what `pool` needs, and what nodes have, or have left beside the other pools."""
         together, want = ("", "wants") if len(pool.groups) == 1 else (" together", "want")
         roles = " and ".join(group.role for group in pool.groups)
         each = "1 node" if pool.nodes == 1 else f"each of {pool.nodes} nodes"

@@ -84,7 +84,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _cause(message: str) -> str:
-    """Returns the cause that Ray's message about a dead actor names."""
+    """Return the cause that Ray's message about a dead actor names."""
     for phrase, cause in CAUSES.items():
         if phrase in message:
             return cause

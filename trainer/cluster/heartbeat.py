@@ -48,7 +48,7 @@ class Heartbeat:
         self._question: Pending[None] | None = None
 
     def silence(self) -> float:
-        """Returns the seconds since the question that is still unanswered; 0 if there is none."""
+        """Return the seconds since the question that is still unanswered; 0 if there is none."""
         now = self._clock()
         if self._question is not None and not self._question.ready(0):
             return now - self._since
@@ -109,7 +109,7 @@ class GroupHeartbeat:
             self._report([one for one in self._behind() if one.seconds > least])
 
     def lost(self, loss: LostWorkerError) -> LostWorkerError:
-        """Returns why a worker is lost: NCCL ends the ranks that have waited too long for one."""
+        """Return why a worker is lost: NCCL ends the ranks that have waited too long for one."""
         return BehindRankError(self._sentence(self._told), self._role) if self._told else loss
 
     def blame_behind(self, failed: int, pending: Collection[int], error: str) -> None:
@@ -126,7 +126,7 @@ class GroupHeartbeat:
             raise BehindRankError(self._sentence(missing), self._role)
 
     def _behind(self, failed: int | None = None) -> list[Behind]:
-        """Returns the ranks that the others wait for in a collective."""
+        """Return the ranks that the others wait for in a collective."""
         questions = [host.standing.remote() for host in self._hosts]
         answered = set(_answered(questions, GRACE_SECONDS))
         standings: dict[int, Standing] = {}
@@ -137,7 +137,7 @@ class GroupHeartbeat:
         return collectives.behind(standings, range(len(self._hosts)), failed)
 
     def _known(self, found: list[Behind]) -> list[Behind]:
-        """Returns what was told of the same ranks before: then they were still where they hang."""
+        """Return what was told of the same ranks before: then they were still where they hang."""
         same = [(one.rank, one.seq) for one in found] == [(one.rank, one.seq) for one in self._told]
         return self._told if same else found
 
@@ -174,7 +174,7 @@ class GroupHeartbeat:
                 received(question, self._role, worker)
 
     def _started(self) -> list[int]:
-        """Returns the workers that have started, or failed to start."""
+        """Return the workers that have started, or failed to start."""
         done = set(_answered(list(self._places), 0))
         return [worker for worker, place in enumerate(self._places) if place in done]
 
@@ -191,12 +191,12 @@ class GroupHeartbeat:
         raise SilentRankError(told, self._role)
 
     def place(self, worker: int) -> Place | None:
-        """Returns where a worker runs; None if it is not up yet."""
+        """Return where a worker runs; None if it is not up yet."""
         place = self._places[worker]
         return ray.get(place) if _answered([place], 0) else None
 
 
 def _answered(questions: list[Any], seconds: float) -> list[Any]:
-    """Returns the questions with an answer, or an error, within `seconds`."""
+    """Return the questions with an answer, or an error, within `seconds`."""
     done, _ = ray.wait(questions, num_returns=len(questions), timeout=seconds)
     return list(done)

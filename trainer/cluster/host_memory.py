@@ -90,7 +90,7 @@ def of_nodes(
     nodes: Sequence[NodeResources],
     size_of: SizeOf | None = None,
 ) -> Mapping[str, NodeMemory]:
-    """Returns the memory of each node by name. Empty without GPUs, or if a size is unknown."""
+    """Return the memory of each node by name. Empty without GPUs, or if a size is unknown."""
     files: dict[str, dict[tuple[str, ...], int]] = {node.name: {} for node in nodes}
     read, moved, copy, ranks = ({node.name: 0 for node in nodes} for _ in range(4))
     if found.shortfalls or not found.on_gpus:
@@ -133,7 +133,7 @@ def of_nodes(
 def _weights(
     config: Config, found: Assignment, size_of: SizeOf | None
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Returns the bytes of whole copies of the policy by node: for engines, for --save_hf_ckpt."""
+    """Return the bytes of whole copies of the policy by node: for engines, for --save_hf_ckpt."""
     engine = memory_estimate.of(config, found.layout, Role.ENGINE, size_of)
     if engine is None:
         return {}, {}
@@ -150,7 +150,7 @@ def _weights(
 
 
 def _samples(config: Config) -> int:
-    """Returns the bytes of samples of the longest length: under way, divided, and scored."""
+    """Return the bytes of samples of the longest length: under way, divided, and scored."""
     tokens = config.completions_per_step * config.longest_sample
     models = 1 + config.has_critic + config.kl.has_reference
     steps = 1 + config.allowed_staleness
@@ -160,7 +160,7 @@ def _samples(config: Config) -> int:
 def _have_snapshots(
     config: Config, nodes: Sequence[NodeResources], copy: Mapping[str, int]
 ) -> bool:
-    """Returns whether snapshots are on, and within their limit: else they are off at once."""
+    """Return whether snapshots are on, and within their limit: else they are off at once."""
     if config.peer_snapshot != "auto" or len(nodes) < 2:
         return False
     given = config.peer_snapshot_memory
@@ -173,14 +173,14 @@ def _have_snapshots(
 
 
 def _others(copy: Mapping[str, int], node: str) -> int:
-    """Returns the bytes of the node whose copies take most: any may be the one before."""
+    """Return the bytes of the node whose copies take most: any may be the one before."""
     return max((size for name, size in copy.items() if name != node), default=0)
 
 
 def fullest(
     needs: Mapping[str, NodeMemory], nodes: Sequence[NodeResources]
 ) -> tuple[NodeResources, NodeMemory] | None:
-    """Returns the node that its need fills most, and the need; None if none is known."""
+    """Return the node that its need fills most, and the need; None if none is known."""
     known = [(node, needs[node.name]) for node in nodes if node.name in needs]
     return max(known, key=lambda one: (_filled(*one), one[1].need), default=None)
 
@@ -192,7 +192,7 @@ def _filled(node: NodeResources, need: NodeMemory) -> float:
 def row(
     config: Config, found: Assignment, nodes: Sequence[NodeResources]
 ) -> dict[str, int | str | None] | None:
-    """Returns the need of the fullest node as JSON; None if it is unknown."""
+    """Return the need of the fullest node as JSON; None if it is unknown."""
     most = fullest(of_nodes(config, found, nodes), nodes)
     if most is None:
         return None
@@ -222,7 +222,7 @@ def lacking(
     *,
     more: Sequence[str] = (),
 ) -> str | None:
-    """Returns the node whose memory may not suffice, and what would do; None if all suffice.
+    """Return the node whose memory may not suffice, and what would do; None if all suffice.
 
     `more`: what would also do.
     """
@@ -284,7 +284,7 @@ def _changes(config: Config) -> Iterator[tuple[str, dict[str, bool | int | str]]
 def _ranks_that_fit(
     config: Config, found: Assignment, node: NodeResources, need: NodeMemory
 ) -> int:
-    """Returns the ranks of a model that fit on a node; 0 if none does."""
+    """Return the ranks of a model that fit on a node; 0 if none does."""
     groups = (group for pool in found.layout.pools for group in pool.groups)
     most = max(group.per_node for group in groups if group.role != Role.ENGINE)
     room, ranks = FILLED * node.memory, most

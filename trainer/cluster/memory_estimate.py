@@ -101,7 +101,7 @@ class ProcessMemory:
     """Works while engines write."""
 
     def at(self, phase: str) -> int:
-        """Returns the bytes on the GPU in one of PHASES.
+        """Return the bytes on the GPU in one of PHASES.
 
         While the policy publishes, policy and critic also copy their state for a checkpoint.
         """
@@ -127,7 +127,7 @@ SizeOf = Callable[[str], ModelSize | None]
 def of(
     config: Config, layout: Layout, role: str, size_of: SizeOf | None = None
 ) -> ProcessMemory | None:
-    """Returns the memory of a process of `role`; None if the size of a model is unknown."""
+    """Return the memory of a process of `role`; None if the size of a model is unknown."""
     sizes = [size for model in models(config, role) if (size := (size_of or known_size)(model))]
     if not sizes:
         return None
@@ -152,7 +152,7 @@ def of(
 
 
 def sentence(config: Config, layout: Layout) -> str | None:
-    """Returns a sentence with the peak of each role; None if no model's size is known."""
+    """Return a sentence with the peak of each role; None if no model's size is known."""
     roles = [
         group.role for pool in layout.pools for group in pool.groups if group.role != Role.ENGINE
     ]
@@ -162,7 +162,7 @@ def sentence(config: Config, layout: Layout) -> str | None:
 
 
 def engine_share(config: Config, layout: Layout) -> float:
-    """Returns the share of a GPU's memory that one engine takes; 0 if it takes what it needs."""
+    """Return the share of a GPU's memory that one engine takes; 0 if it takes what it needs."""
     if not may_be_vllm(config):
         return 0.0
     pool = layout.pool_of(Role.ENGINE)
@@ -189,12 +189,12 @@ class PoolMemory:
     """Engines have their share in rollouts only."""
 
     def share(self, phase: str) -> float:
-        """Returns the share of the GPU that engines take in a phase."""
+        """Return the share of the GPU that engines take in a phase."""
         asleep = self.sleeps and phase != "rollout"
         return 0.0 if asleep else min(self.engine_share * self.engines, 0.99)
 
     def needs(self, memory: int) -> Mapping[str, int]:
-        """Returns the bytes that are used of a GPU with `memory` bytes, by phase."""
+        """Return the bytes that are used of a GPU with `memory` bytes, by phase."""
         return {
             phase: int(self.share(phase) * memory) + sum(held.values())
             for phase, held in self.phases.items()
@@ -210,7 +210,7 @@ class PoolMemory:
 def of_pool(
     config: Config, layout: Layout, pool: ResourcePool, size_of: SizeOf | None = None
 ) -> PoolMemory | None:
-    """Returns the memory of each GPU of `pool`; None if the size of a model is unknown."""
+    """Return the memory of each GPU of `pool`; None if the size of a model is unknown."""
     memories = {group.role: of(config, layout, group.role, size_of) for group in pool.groups}
     known = {role: memory for role, memory in memories.items() if memory is not None}
     if len(known) < len(memories):
@@ -234,7 +234,7 @@ def of_pool(
 
 
 def _of_engines(engine: ProcessMemory, count: int, phase: str, *, sleeps: bool) -> int:
-    """Returns what engines without a share hold of a GPU in a phase.
+    """Return what engines without a share hold of a GPU in a phase.
 
     A process may also be replaced while they have their weights.
     """
@@ -246,14 +246,14 @@ def _of_engines(engine: ProcessMemory, count: int, phase: str, *, sleeps: bool) 
 
 
 def _asleep(config: Config) -> int:
-    """Returns what a sleeping engine of vLLM keeps of each of its GPUs."""
+    """Return what a sleeping engine of vLLM keeps of each of its GPUs."""
     graphs = 0 if config.vllm.enforce_eager else GRAPHS
     several = COMMUNICATION if config.vllm.tensor_parallel_size > 1 else 0
     return ASLEEP - GRAPHS + graphs + several
 
 
 def models(config: Config, role: str) -> list[str]:
-    """Returns the names or directories of the models that `role` holds."""
+    """Return the names or directories of the models that `role` holds."""
     if role == Role.REWARD:
         return list(reward_models.names(config))
     return [config.critic_pretrain or config.pretrain] if role == Role.CRITIC else [config.pretrain]
@@ -302,7 +302,7 @@ def _trained(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessM
 
 
 def _published(config: Config, size: ModelSize) -> int:
-    """Returns the bytes of a rank's buffers for engines, and of a bucket that it gathers."""
+    """Return the bytes of a rank's buffers for engines, and of a bucket that it gathers."""
     if not may_be_vllm(config) or config.vllm.sync_backend == "shared_memory":
         return 0
     whole = _width(config) * size.parameters
@@ -327,7 +327,7 @@ def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMe
 
 
 def _scores_rollouts(config: Config) -> bool:
-    """Returns whether the reward models work while the engines hold their memory."""
+    """Return whether the reward models work while the engines hold their memory."""
     return config.eval_dataset is not None or config.filtering.enabled
 
 
@@ -345,12 +345,12 @@ def _activations(config: Config, size: ModelSize) -> int:
 
 
 def _exchanged(config: Config, role: str, size: ModelSize, tokens: int) -> int:
-    """Returns what ranks that share samples send and receive in a layer's attention."""
+    """Return what ranks that share samples send and receive in a layer's attention."""
     return _width(config) * 8 * size.hidden * tokens if ranks_of_a_sample(config, role) > 1 else 0
 
 
 def _seen(config: Config, size: ModelSize, tokens: int, *, trained: bool) -> int:
-    """Returns the activations of the visual encoder, if prompts are images and nothing else."""
+    """Return the activations of the visual encoder, if prompts are images and nothing else."""
     encoder = size.vision
     if encoder is None:
         return 0
@@ -370,7 +370,7 @@ def _layer(config: Config, size: ModelSize, tokens: int) -> int:
 
 
 def _forward(config: Config, role: str, size: ModelSize) -> int:
-    """Returns the activations of a pass that keeps nothing: those at a layer's widest place."""
+    """Return the activations of a pass that keeps nothing: those at a layer's widest place."""
     tokens = of_a_rank(config, role, config.micro_rollout_batch_size * config.longest_sample)
     if config.train.use_dynamic_batch:
         tokens = max(config.scoring_tokens, of_a_rank(config, role, config.longest_sample))
@@ -380,7 +380,7 @@ def _forward(config: Config, role: str, size: ModelSize) -> int:
 
 
 def _writing(config: Config, size: ModelSize) -> int:
-    """Returns what a transformers engine needs to write, besides its weights."""
+    """Return what a transformers engine needs to write, besides its weights."""
     samples = config.micro_rollout_batch_size
     keys = size.hidden * size.key_heads // size.heads if size.heads else size.hidden
     cache = 2 * size.layers * keys * samples * config.longest_sample
@@ -390,5 +390,5 @@ def _writing(config: Config, size: ModelSize) -> int:
 
 
 def _width(config: Config) -> int:
-    """Returns the bytes of one weight."""
+    """Return the bytes of one weight."""
     return 2 if config.mixed_precision else 4

@@ -56,19 +56,19 @@ class ModelSize:
         return self.parameters - self.inactive
 
     def splits_over(self, ranks: int) -> bool:
-        """Returns whether an engine can divide the heads and the feed-forward layers over GPUs."""
+        """Return whether an engine can divide the heads and the feed-forward layers over GPUs."""
         copied = self.key_heads and ranks % self.key_heads == 0
         whole = self.heads % ranks == 0 and self.intermediate % ranks == 0
         return whole and (self.key_heads % ranks == 0 or bool(copied))
 
     def adapters(self, rank: int) -> int:
-        """Returns the parameters of LoRA adapters at every linear layer: an upper bound."""
+        """Return the parameters of LoRA adapters at every linear layer: an upper bound."""
         attention, feed_forward = 4 * 2 * self.hidden, 3 * (self.hidden + self.intermediate)
         return self.layers * rank * (attention + feed_forward)
 
 
 def read_size(model: str) -> ModelSize | None:
-    """Returns the size of the model in directory `model`; None if it is not on this disk.
+    """Return the size of the model in directory `model`; None if it is not on this disk.
 
     Parameters are counted from the headers of safetensors files, which hold every tensor's shape
     (https://huggingface.co/docs/safetensors), else computed from config.json.
@@ -116,7 +116,7 @@ class _Experts:
 
 
 def _experts(config: Mapping[str, Any], layers: int, inner: int) -> _Experts | None:
-    """Returns the experts of a mixture; None for a dense model.
+    """Return the experts of a mixture; None for a dense model.
 
     The names are those of transformers' configurations.
     """
@@ -133,7 +133,7 @@ def _experts(config: Mapping[str, Any], layers: int, inner: int) -> _Experts | N
 
 
 def _sparse(config: Mapping[str, Any], layers: int) -> int:
-    """Returns the number of layers that have experts."""
+    """Return the number of layers that have experts."""
     if kinds := config.get("mlp_layer_types"):
         return sum(kind != "dense" for kind in kinds)
     dense = _number(config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
@@ -149,13 +149,13 @@ def _sparse(config: Mapping[str, Any], layers: int) -> int:
 
 
 def _number(config: Mapping[str, Any], *names: str) -> int:
-    """Returns the first number that is set; 0 if none is."""
+    """Return the first number that is set; 0 if none is."""
     found = _first(config, *names)
     return int(max(found) if isinstance(found, list) else found or 0)
 
 
 def _vision(config: Mapping[str, Any]) -> VisionSize | None:
-    """Returns the size of a Qwen2.5-VL's encoder; None for another configuration."""
+    """Return the size of a Qwen2.5-VL's encoder; None for another configuration."""
     try:
         hidden, depth, inner = (
             int(config[name]) for name in ("hidden_size", "depth", "intermediate_size")
@@ -166,7 +166,7 @@ def _vision(config: Mapping[str, Any]) -> VisionSize | None:
 
 
 def _counted(directory: Path) -> int | None:
-    """Returns the elements of all tensors in the safetensors files; None without such files."""
+    """Return the elements of all tensors in the safetensors files; None without such files."""
     files = sorted(directory.glob("*.safetensors"))
     index = directory / "model.safetensors.index.json"
     try:
@@ -186,7 +186,7 @@ def _elements(path: Path) -> int:
 
 
 def _computed(config: Mapping[str, Any], size: ModelSize) -> int:
-    """Returns the parameters of embeddings, attention and norms, without biases."""
+    """Return the parameters of embeddings, attention and norms, without biases."""
     embeddings = int(config.get("vocab_size") or 0) * size.hidden
     tied = config.get("tie_word_embeddings", True)
     layer = _attention(config, size) + 2 * size.hidden
@@ -194,7 +194,7 @@ def _computed(config: Mapping[str, Any], size: ModelSize) -> int:
 
 
 def _attention(config: Mapping[str, Any], size: ModelSize) -> int:
-    """Returns the parameters of a layer's attention: with latent keys and values as DeepSeek's."""
+    """Return the parameters of a layer's attention: with latent keys and values as DeepSeek's."""
     hidden, heads = size.hidden, size.heads
     latent, queries = _number(config, "kv_lora_rank"), _number(config, "q_lora_rank")
     if not latent:
@@ -212,13 +212,13 @@ def _attention(config: Mapping[str, Any], size: ModelSize) -> int:
 
 
 def _heads(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the heads of attention, and those of keys and values."""
+    """Return the heads of attention, and those of keys and values."""
     heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
     return heads, int(config.get("num_key_value_heads") or heads)
 
 
 def _first(config: Mapping[str, Any], *names: str) -> Any:
-    """Returns the first value that is set; None if none is."""
+    """Return the first value that is set; None if none is."""
     return next((config[name] for name in names if config.get(name)), None)
 
 
@@ -242,7 +242,7 @@ ROUNDED = 1.1
 
 
 def known_size(model: str) -> ModelSize | None:
-    """Returns the size of a model by its directory, Hugging Face's cache, or its name.
+    """Return the size of a model by its directory, Hugging Face's cache, or its name.
 
     None if none of them says it.
     """
@@ -250,7 +250,7 @@ def known_size(model: str) -> ModelSize | None:
 
 
 def named_size(model: str) -> ModelSize | None:
-    """Returns the approximate size that the last part of a model's name says."""
+    """Return the approximate size that the last part of a model's name says."""
     found = IN_NAME.search(model.rstrip("/").rpartition("/")[2].lower())
     if found is None:
         return None

@@ -93,7 +93,7 @@ class Placement:
         )
 
     def sentences(self) -> list[str]:
-        """Returns the nodes of each pool, one sentence a pool, and the plan's note."""
+        """Return the nodes of each pool, one sentence a pool, and the plan's note."""
         unit = "GPU" if self.assignment.on_gpus else "CPU slot"
         sentences = []
         for pool in self.assignment.layout.pools:
@@ -217,13 +217,13 @@ def reserve(layout: Layout) -> Placement:
 
 
 def living_nodes() -> dict[str, dict[str, Any]]:
-    """Returns the living nodes: Ray's id → Ray's row. The head comes first."""
+    """Return the living nodes: Ray's id → Ray's row. The head comes first."""
     rows = sorted(ray.nodes(), key=lambda row: (not leads(row), row["NodeName"], row["NodeID"]))
     return {row["NodeID"]: row for row in rows if row["Alive"]}
 
 
 def work_nodes() -> dict[str, dict[str, Any]]:
-    """Returns the living nodes on which the job begins: not the spares. As `living_nodes`."""
+    """Return the living nodes on which the job begins: not the spares. As `living_nodes`."""
     names = places.read(os.environ)
     return {
         i: row for i, row in living_nodes().items() if names is None or row["NodeName"] in names
@@ -231,7 +231,7 @@ def work_nodes() -> dict[str, dict[str, Any]]:
 
 
 def leads(row: Mapping[str, Any]) -> bool:
-    """Returns whether the node is the head. `row`: Ray's row of it."""
+    """Return whether the node is the head. `row`: Ray's row of it."""
     return "node:__internal_head__" in row["Resources"]
 
 
@@ -251,7 +251,7 @@ def _ask(layout: Layout, nodes: dict[str, dict[str, Any]]) -> Placement:
 
 
 def _bundle(found: Assignment, pool: ResourcePool) -> dict[str, float]:
-    """Returns the resources of one slot of the pool."""
+    """Return the resources of one slot of the pool."""
     unit = {"GPU": 1.0} if found.on_gpus else {"CPU": found.cpus}
     return unit | dict(pool.resources)
 
@@ -297,7 +297,7 @@ def _program_directory() -> Path:
 
 
 def job_config() -> Any:
-    """Returns a job configuration that keeps the working directory off the workers' search path.
+    """Return a job configuration that keeps the working directory off the workers' search path.
 
     Ray puts that directory first, so a user's folder `trainer` or `env` would hide ours. Ray leaves
     it out for a job of its client, whose directory is on another machine.

@@ -76,7 +76,7 @@ class Rescheduler:
         """Planned bundles → the request for spare bundles."""
 
     def options(self, role: str, number: int) -> dict[str, Any]:
-        """Returns Ray's options for the process's actor.
+        """Return Ray's options for the process's actor.
 
         A tensor parallel engine on GPUs holds no GPU itself. vLLM starts its ranks as Ray actors,
         in the bundles that its environment names.
@@ -102,15 +102,15 @@ class Rescheduler:
         return options
 
     def bundles(self, role: str, number: int) -> tuple[int, ...]:
-        """Returns the planned bundles of the process, one for each of its slots."""
+        """Return the planned bundles of the process, one for each of its slots."""
         return self._planned.reservation(role, number).bundles
 
     def node_id(self, role: str, number: int) -> str:
-        """Returns Ray's id of the process's node."""
+        """Return Ray's id of the process's node."""
         return self._of(role, number)[0].node
 
     def node(self, role: str, number: int) -> str:
-        """Returns the name of the process's node."""
+        """Return the name of the process's node."""
         own = self.node_id(role, number)
         return next((row["NodeName"] for row in ray.nodes() if row["NodeID"] == own), own)
 
@@ -142,7 +142,7 @@ class Rescheduler:
         raise NoRoomError(f"no living node has {_wanted(reserved)} free for {role}-{number}")
 
     def try_reserve(self, role: str, number: int) -> bool:
-        """Returns whether a node has room for the process now.
+        """Return whether a node has room for the process now.
 
         Never waits: a request of one call may be granted at the next."""
         if not self.node_lost(role, number):

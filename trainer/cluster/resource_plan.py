@@ -26,12 +26,12 @@ SAVINGS: Mapping[str, Any] = {
 
 
 def shortfalls(config: Config, offers: Sequence[NodeResources]) -> tuple[str, ...]:
-    """Returns what the nodes lack for the layout of the flags, one sentence for each shortfall."""
+    """Return what the nodes lack for the layout of the flags, one sentence for each shortfall."""
     return pack(layout.of(config), offers).shortfalls
 
 
 def smaller(config: Config, offers: Sequence[NodeResources]) -> dict[str, int]:
-    """Returns the flags of the largest smaller layout that these nodes can hold.
+    """Return the flags of the largest smaller layout that these nodes can hold.
 
     Empty if the layout of `config` fits, or if no layout does. Batch sizes stay the same: each of
     fewer ranks gets more samples, and accumulates gradients over more passes.
@@ -58,7 +58,7 @@ def _with(config: Config, flags: Mapping[str, Any]) -> Config:
 
 
 def _engines(config: Config, policy_nodes: int) -> Sequence[int]:
-    """Returns the possible numbers of engines for a policy on `policy_nodes` nodes.
+    """Return the possible numbers of engines for a policy on `policy_nodes` nodes.
 
     Engines that share the slots of other roles keep their number per policy node."""
     if len(layout.of(config).pool_of(Role.ENGINE).groups) > 1:
@@ -67,7 +67,7 @@ def _engines(config: Config, policy_nodes: int) -> Sequence[int]:
 
 
 def _scaled(config: Config, policy_nodes: int, engines: int) -> dict[str, int]:
-    """Returns the sizes with the policy on `policy_nodes`, and each model reduced by that ratio."""
+    """Return the sizes with the policy on `policy_nodes`, and each model reduced by that ratio."""
     sizes = {"vllm_num_engines": engines}
     for role, prefix in layout.PREFIXES.items():
         if role != Role.ENGINE:
@@ -78,7 +78,7 @@ def _scaled(config: Config, policy_nodes: int, engines: int) -> dict[str, int]:
 
 
 def row(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any]:
-    """Returns the nodes and the memory of every role on nodes like these, as JSON.
+    """Return the nodes and the memory of every role on nodes like these, as JSON.
 
     Bytes are None if a model is not on this disk.
     """
@@ -109,7 +109,7 @@ def row(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any]:
 def _cost(
     config: Config, found: Assignment, offers: Sequence[NodeResources]
 ) -> dict[str, Any] | None:
-    """Returns the estimated seconds of a step; None on CPUs, or if a model's size is unknown."""
+    """Return the estimated seconds of a step; None on CPUs, or if a model's size is unknown."""
     rates = cost.rates_of(offers)
     step = cost.of_step(config, found.layout, known_size, rates) if found.on_gpus else None
     if step is None:
@@ -125,7 +125,7 @@ def _cost(
 
 
 def idle(found: Assignment, offers: Sequence[NodeResources]) -> str | None:
-    """Returns a sentence on the GPUs without work, and the nodes; None if every GPU has work."""
+    """Return a sentence on the GPUs without work, and the nodes; None if every GPU has work."""
     total = sum(offer.gpus for offer in offers)
     if not found.on_gpus or found.shortfalls or found.layout.slots >= total:
         return None
@@ -169,7 +169,7 @@ def _group(
 
 
 def _nodes(found: Assignment, pool: ResourcePool, group: RoleProcesses) -> list[str]:
-    """Returns the node of each engine; each node of another role once. Empty if it does not fit."""
+    """Return the node of each engine; each node of another role once. Empty if it does not fit."""
     if pool.name not in found.nodes:
         return []
     if group.role != Role.ENGINE:
@@ -190,7 +190,7 @@ def _memory(config: Config, found: Assignment, pool: ResourcePool, unit: str) ->
 
 
 def _of_gpus(found: Assignment, pool: ResourcePool, offers: Sequence[NodeResources]) -> int | None:
-    """Returns the memory of the smallest GPU on which the pool lies; None if unknown."""
+    """Return the memory of the smallest GPU on which the pool lies; None if unknown."""
     on = set(found.nodes.get(pool.name, ())) if found.on_gpus else set()
     sizes = [offer.gpu_memory for offer in offers if offer.name in on]
     return min(sizes) if sizes and all(sizes) else None
@@ -199,7 +199,7 @@ def _of_gpus(found: Assignment, pool: ResourcePool, offers: Sequence[NodeResourc
 def _on_cpus(
     config: Config, found: Assignment, offers: Sequence[NodeResources]
 ) -> dict[str, Any] | None:
-    """Returns what all processes of the fullest node need; None on GPUs, or if unknown.
+    """Return what all processes of the fullest node need; None on GPUs, or if unknown.
 
     The states alone are needed whatever the length of the samples is.
     """
@@ -218,7 +218,7 @@ def _on_cpus(
 def _needs_on_cpus(
     config: Config, found: Assignment, offers: Sequence[NodeResources]
 ) -> dict[str, int] | None:
-    """Returns the bytes of each node; None if a model's size is unknown."""
+    """Return the bytes of each node; None if a model's size is unknown."""
     needs = dict.fromkeys((offer.name for offer in offers), 0)
     for pool in found.layout.pools:
         memory = memory_estimate.of_pool(config, found.layout, pool)
@@ -230,7 +230,7 @@ def _needs_on_cpus(
 
 
 def _states_on(node: str, config: Config, found: Assignment) -> int:
-    """Returns the bytes of weights, gradients and optimizers on the node."""
+    """Return the bytes of weights, gradients and optimizers on the node."""
     total = 0
     for pool in found.layout.pools:
         processes = pool.per_node * found.nodes[pool.name].count(node)
@@ -241,7 +241,7 @@ def _states_on(node: str, config: Config, found: Assignment) -> int:
 
 
 def _saving(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any] | None:
-    """Returns the first flags of `SAVINGS` with which all nodes suffice; None if none do."""
+    """Return the first flags of `SAVINGS` with which all nodes suffice; None if none do."""
     flags: dict[str, Any] = {}
     for name, value in SAVINGS.items():
         flags[name] = value
@@ -254,7 +254,7 @@ def _saving(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any] |
 
 
 def _fullest(memory: PoolMemory) -> tuple[str, Mapping[str, int]]:
-    """Returns the phase that needs the least GPU, and what each role holds of it then.
+    """Return the phase that needs the least GPU, and what each role holds of it then.
 
     Engines have their share, of which they use what the weights leave for the cache.
     """

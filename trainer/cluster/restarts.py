@@ -54,5 +54,5 @@ class Patience:
 
 
 def silent(name: str, role: str, how: str) -> LostWorkerError:
-    """Returns the error of a process that did not answer. `how`: "for ..." or "within ..."."""
+    """Return the error of a process that did not answer. `how`: "for ..." or "within ..."."""
     return LostWorkerError(f"{name} did not answer {how}", role, f"it did not answer {how}")

@@ -46,7 +46,7 @@ class Entry:
 
 
 def node() -> str:
-    """Returns an id that two processes share if and only if each can map the other's segments."""
+    """Return an id that two processes share if and only if each can map the other's segments."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 

@@ -117,7 +117,7 @@ class Server:
 
 
 async def _shown(connection: socket.socket) -> bytes:
-    """Returns as many bytes as the secret has; fewer if the other side closes the connection."""
+    """Return as many bytes as the secret has; fewer if the other side closes the connection."""
     loop, shown = asyncio.get_running_loop(), b""
     while len(shown) < SECRET_BYTES:
         part = await loop.sock_recv(connection, SECRET_BYTES - len(shown))
@@ -176,7 +176,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-    """Returns `size` bytes; no bytes if the other side has closed the connection."""
+    """Return `size` bytes; no bytes if the other side has closed the connection."""
     content = bytearray(size)
     with memoryview(content) as view:
         try:

@@ -184,11 +184,11 @@ class WorkerGroup(ABC, Generic[W_co]):
 
     @abstractmethod
     def node_lost(self, worker: int) -> bool:
-        """Returns whether the node that the worker is placed on is lost."""
+        """Return whether the node that the worker is placed on is lost."""
 
     @abstractmethod
     def try_reserve(self, worker: int) -> bool:
-        """Returns whether a node has room for a worker that had none. Requests room, never waits
+        """Return whether a node has room for a worker that had none. Requests room, never waits
         for it."""
 
     @abstractmethod
@@ -219,12 +219,12 @@ class Launcher(Protocol):
 
 
 def load(actor: str) -> Any:
-    """Returns the class `actor` ("module:Class"). Only the worker's process imports it."""
+    """Return the class `actor` ("module:Class"). Only the worker's process imports it."""
     module, _, name = actor.partition(":")
     with without_collections():
         return getattr(import_module(module), name)
 
 
 def build(actor: str, args: tuple[Any, ...]) -> Any:
-    """Returns an instance of `actor` ("module:Class")."""
+    """Return an instance of `actor` ("module:Class")."""
     return load(actor)(*args)

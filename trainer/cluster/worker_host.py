@@ -35,7 +35,7 @@ class WorkerHost:
         load(actor)
 
     def meet(self, timeout: float) -> tuple[str, int]:
-        """Returns the address at which the ranks of a model find each other. For rank 0 only."""
+        """Return the address at which the ranks of a model find each other. For rank 0 only."""
         with without_collections():
             from trainer.cluster.rendezvous import RankRendezvous
         self._rendezvous = RankRendezvous(ray.util.get_node_ip_address(), timeout)
@@ -88,7 +88,7 @@ class WorkerHost:
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def standing(self) -> Standing:
-        """Returns where the worker is in its code, and among the collectives of its ranks.
+        """Return where the worker is in its code, and among the collectives of its ranks.
 
         A process without torch has no collectives. It is not imported for this.
         """

@@ -87,7 +87,7 @@ class ResourcePool:
         return sum(-(-group.slots // self.slots) for group in self.groups)
 
     def slots_of(self, role: str) -> list[tuple[int, ...]]:
-        """Returns the slots of each process of a role: one, or one for each tensor parallel rank.
+        """Return the slots of each process of a role: one, or one for each tensor parallel rank.
 
         The pool's slots are numbered node by node. A smaller role has the first slots of each node.
         """
@@ -117,7 +117,7 @@ class Layout:
         return next(p for p in self.pools if any(group.role == role for group in p.groups))
 
     def with_engines_in(self, host: ResourcePool) -> Layout:
-        """Returns the same layout with the engines on the slots of `host`."""
+        """Return the same layout with the engines on the slots of `host`."""
         engines = self.pool_of(Role.ENGINE)
         shared = replace(host, groups=host.groups + engines.groups)
         rest = (pool for pool in self.pools if pool is not engines)
@@ -125,7 +125,7 @@ class Layout:
 
 
 def of(config: Config) -> Layout:
-    """Returns the layout of flags without `faults`."""
+    """Return the layout of flags without `faults`."""
     groups = {role: _group(config, role) for role in PREFIXES if _exists(config, role)}
     pools = []
     for role, group in groups.items():
@@ -139,7 +139,7 @@ def of(config: Config) -> Layout:
 
 
 def settled(config: Config, given: Set[str]) -> Config:
-    """Returns the flags with the size of each role that shares slots and has no size of its own."""
+    """Return the flags with the size of each role that shares slots and has no size of its own."""
     found: dict[str, Any] = {}
     for role, prefix in PREFIXES.items():
         host = _host(config, role)
@@ -241,7 +241,7 @@ def shares_policy(config: Config, role: Role) -> bool:
 
 
 def _host(config: Config, role: Role) -> Role | None:
-    """Returns the role whose slots `role` shares; None if it has slots of its own."""
+    """Return the role whose slots `role` shares; None if it has slots of its own."""
     if role == Role.POLICY:
         return None
     if config.colocate_all_models:
@@ -263,13 +263,13 @@ def _group(config: Config, role: Role) -> RoleProcesses:
 
 
 def engine_slots(config: Config) -> int:
-    """Returns the slots of one engine. A transformers engine has one, whatever vLLM would have."""
+    """Return the slots of one engine. A transformers engine has one, whatever vLLM would have."""
     hf = config.rollout_engine == "hf" or (config.rollout_engine == "auto" and not is_exact(config))
     return 1 if hf else config.vllm.tensor_parallel_size
 
 
 def may_be_vllm(config: Config) -> bool:
-    """Returns whether the engines may be vLLM's; vLLM's flags have no effect on others."""
+    """Return whether the engines may be vLLM's; vLLM's flags have no effect on others."""
     return config.rollout_engine != "hf" and is_exact(config)
 
 
@@ -283,17 +283,17 @@ def _size(config: Config, role: Role) -> int:
 
 
 def ranks_of_a_sample(config: Config, role: str) -> int:
-    """Returns the ranks of a role that share each sample. A reward model is whole in a process."""
+    """Return the ranks of a role that share each sample. A reward model is whole in a process."""
     return 1 if role == Role.REWARD else config.ring_attn_size
 
 
 def of_a_rank(config: Config, role: str, tokens: int) -> int:
-    """Returns how many tokens of a pass one of the ranks has that share its samples."""
+    """Return how many tokens of a pass one of the ranks has that share its samples."""
     return -(-tokens // ranks_of_a_sample(config, role))
 
 
 def resources_of(config: Config, roles: Iterable[Role]) -> dict[str, float]:
-    """Returns the custom resources of each slot: the most that any of its roles asks for."""
+    """Return the custom resources of each slot: the most that any of its roles asks for."""
     asked = {
         Role.POLICY: config.actor_resources,
         Role.CRITIC: config.critic_resources,

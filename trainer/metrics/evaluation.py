@@ -45,7 +45,7 @@ class Evaluation:
         )
 
     def row(self) -> dict[str, float]:
-        """Returns the logged metrics. `accuracy` is another name of pass@1.
+        """Return the logged metrics. `accuracy` is another name of pass@1.
 
         A graded mean also has its right name.
         """

@@ -130,7 +130,7 @@ class Recorder:
         self._ready = True
 
     def stopwatch(self, step: int) -> Stopwatch:
-        """Returns a stopwatch for the phases of a step. Each lap writes a sign of life."""
+        """Return a stopwatch for the phases of a step. Each lap writes a sign of life."""
         return Stopwatch(lambda part: self._heartbeat(step, part))
 
     def log_step(self, state: RunState, step: Step) -> None:
@@ -336,7 +336,7 @@ def _traced(number: int, step: Step) -> TracedStep:
 
 
 def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False) -> str:
-    """Returns a sentence: the step at which an attempt begins, and the steps that are repeated.
+    """Return a sentence: the step at which an attempt begins, and the steps that are repeated.
 
     `finished`: finished steps of earlier attempts. `asked`: --load_step names the step.
     """

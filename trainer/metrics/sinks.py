@@ -57,7 +57,7 @@ def finish_limit(environ: Mapping[str, str]) -> float | None:
 
 
 def connect(config: Config, run_id: str | None) -> Wandb | None:
-    """Returns the W&B run of `run_id`, or a new run. If W&B does not begin one, says so: None.
+    """Return the W&B run of `run_id`, or a new run. If W&B does not begin one, says so: None.
 
     Honours WANDB_MODE=offline.
     """

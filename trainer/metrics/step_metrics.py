@@ -91,7 +91,7 @@ def _kl(lesson: Lesson, updates: Metrics, config: Config) -> float:
 
 
 def _score_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Returns the means of the reward function's additional values."""
+    """Return the means of the reward function's additional values."""
     names = {name for sample in samples for name in sample.score.metrics}
     return {
         name: float(np.mean([s.score.metrics[name] for s in samples if name in s.score.metrics]))

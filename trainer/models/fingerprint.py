@@ -15,7 +15,7 @@ MIXER = 0x9E3779B97F4A7C15
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> int:
-    """Returns 64 bits that differ if one word of one tensor does, wherever the tensors lie."""
+    """Return 64 bits that differ if one word of one tensor does, wherever the tensors lie."""
     by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
     for place, tensor in enumerate(tensors):
         by_device.setdefault(tensor.device, []).append((place, _sum(tensor.detach())))
@@ -30,7 +30,7 @@ def fingerprint(tensors: Iterable[Tensor]) -> int:
 
 
 def combined(sums: Iterable[int]) -> int:
-    """Returns 64 bits that differ if one of the sums does."""
+    """Return 64 bits that differ if one of the sums does."""
     total = 0
     for one in sums:
         total = (total * MIXER + one + 1) % 2**64

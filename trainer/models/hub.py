@@ -94,7 +94,7 @@ def _download(name: str, kind: str, only: Sequence[str] | None) -> str:
 
 
 def rows(name: str, into: Path, split: str = TRAIN) -> Path:
-    """Returns a directory with one split of a data set. Raises HubError.
+    """Return a directory with one split of a data set. Raises HubError.
 
     `name`: owner/name, or owner/name:configuration.
     """

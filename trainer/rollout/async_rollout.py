@@ -77,7 +77,7 @@ class AsyncRollouts:
         """The loss that `meanwhile` has left to the next `step`."""
 
     def step(self, step: int) -> StepRollouts:
-        """Returns the samples of `step`, in the order in which their prompts were dealt.
+        """Return the samples of `step`, in the order in which their prompts were dealt.
 
         Raises TrainingError if none could be scored, LostWorkerError if no engine is left or the
         last `meanwhile` lost a process, and what the reward function raises.
@@ -181,7 +181,7 @@ class AsyncRollouts:
         return self._version < self._newest
 
     def pending(self) -> PendingRollouts:
-        """Returns all prompts that were dealt and are in no step yet, with their rollouts."""
+        """Return all prompts that were dealt and are in no step yet, with their rollouts."""
         for partial in self._dispatcher.partials():
             number, index = partial.key
             self._groups[number].partials[index] = partial

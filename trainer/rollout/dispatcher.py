@@ -173,7 +173,7 @@ class EngineDispatcher:
         """Engines have nothing to close here."""
 
     def partials(self) -> list[PartialRollout]:
-        """Returns all partial rollouts as they stand. Call `settle` first."""
+        """Return all partial rollouts as they stand. Call `settle` first."""
         asked = {
             number: self._engines.send(number, Engine.partials)
             for number in self._engines.present
@@ -211,7 +211,7 @@ class EngineDispatcher:
                 yield number
 
     def _overdue(self, call: _Call) -> str | None:
-        """Returns how the engine failed to answer; None if the driver still waits for it."""
+        """Return how the engine failed to answer; None if the driver still waits for it."""
         if (seconds := call.heartbeat.silence()) > self._engines.patience.life:
             return f"for {seconds:.0f} s"
         if time.monotonic() - call.since > SLICE + self._patience:
@@ -219,7 +219,7 @@ class EngineDispatcher:
         return None
 
     def _receive(self, number: int) -> list[FinishedRollout]:
-        """Returns what finished in a slice. Other engines get the rollouts of a lost engine."""
+        """Return what finished in a slice. Other engines get the rollouts of a lost engine."""
         queue = self._queues[number]
         call = queue.calls[0]
         if not call.pending.ready(0):

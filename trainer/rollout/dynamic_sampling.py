@@ -24,7 +24,7 @@ class Filtered:
 def collect(
     draw: Callable[[int], list[Sample]], prompts: int, size: int, bounds: tuple[float, float]
 ) -> Filtered:
-    """Returns the samples of `prompts` prompts with a signal. `draw(n)` samples the next n prompts.
+    """Return the samples of `prompts` prompts with a signal. `draw(n)` samples the next n prompts.
 
     A draw may have no score at all, for example if a single prompt is missing and its label is
     broken. Raises TrainingError if MOST_FILTERED times `prompts` have no signal.
@@ -54,7 +54,7 @@ def hopeless(drawn: int, kept: int, needed: int, bounds: tuple[float, float]) ->
 def with_signal(
     samples: Sequence[Sample], size: int, bounds: tuple[float, float]
 ) -> list[list[Sample]]:
-    """Returns the groups of `size` neighbours whose mean score is inside `bounds`, exclusive.
+    """Return the groups of `size` neighbours whose mean score is inside `bounds`, exclusive.
 
     A group with a single known score has no signal: there is nothing to compare the score with.
     """
@@ -64,6 +64,6 @@ def with_signal(
 
 
 def _mean_score(group: Sequence[Sample]) -> float:
-    """Returns NaN, which is in no range, if fewer than two scores are known."""
+    """Return NaN, which is in no range, if fewer than two scores are known."""
     known = [sample.score.accuracy for sample in group if sample.score.ok]
     return float(np.mean(known)) if len(known) > 1 else float("nan")

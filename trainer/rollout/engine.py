@@ -59,7 +59,7 @@ class Engine(WeightReceiver, Measured, Protocol):
     """
 
     def generate(self, requests: Sequence[Request], sampling: SamplingSettings) -> list[Completion]:
-        """Returns one completion for each seed of each request, in order."""
+        """Return one completion for each seed of each request, in order."""
 
     def write(
         self, partials: Sequence[PartialRollout], sampling: SamplingSettings, seconds: float
@@ -71,4 +71,4 @@ class Engine(WeightReceiver, Measured, Protocol):
         """
 
     def partials(self) -> list[PartialRollout]:
-        """Returns the unfinished rollouts, with the tokens so far."""
+        """Return the unfinished rollouts, with the tokens so far."""

@@ -85,7 +85,7 @@ class EnginePool:
         """Engines that have had weights."""
 
     def __len__(self) -> int:
-        """Returns the number of engines, missing ones included."""
+        """Return the number of engines, missing ones included."""
         return len(self._group)
 
     @property
@@ -135,7 +135,7 @@ class EnginePool:
         remade: int = 0,
         blame: Callable[[int], None] = lambda worker: None,
     ) -> dict[int, T]:
-        """Returns the answers that come in time. The other engines are missing from then on.
+        """Return the answers that come in time. The other engines are missing from then on.
 
         `remade`: samples that must be written again if an engine is lost. `blame` gets each engine
         that is late or failed, and raises if another process is at fault.
@@ -174,7 +174,7 @@ class EnginePool:
     def generate(
         self, shares: Sequence[Sequence[Request]], sampling: SamplingSettings
     ) -> list[list[Completion]]:
-        """Returns the completions of each share. An engine writes one share at a time.
+        """Return the completions of each share. An engine writes one share at a time.
 
         Raises LostWorkerError if no engine with weights is left.
         """
@@ -205,7 +205,7 @@ class EnginePool:
         return [written[number] for number in range(len(shares))]
 
     def _completions(self, worker: int, work: _Work) -> list[Completion] | None:
-        """Returns None while the engine writes."""
+        """Return None while the engine writes."""
         if work.pending.ready(0):
             return work.pending.result()
         if (seconds := work.heartbeat.silence()) > self.patience.life:

@@ -152,7 +152,7 @@ class EpisodeDispatcher:
         return self._taken()
 
     def partials(self) -> list[PartialRollout]:
-        """Returns nothing: an unfinished episode begins again from its task."""
+        """Return nothing: an unfinished episode begins again from its task."""
         return []
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class EpisodeDispatcher:
                 loop.call_soon_threadsafe(_resolve, turn.reply, rollout.completion)
 
     def _taken(self) -> list[FinishedRollout]:
-        """Returns the episodes that have ended. Raises TrainingError if a failure ends the run."""
+        """Return the episodes that have ended. Raises TrainingError if a failure ends the run."""
         finished = []
         while not self._ended.empty():
             key, done = self._ended.get()

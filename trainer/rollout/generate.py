@@ -53,7 +53,7 @@ class Generator:
         return cls(engines, config.sampling, samples, seed, episodes, greedy)
 
     def dispatcher(self, patience: float) -> Dispatcher:
-        """Returns what writes asynchronous rollouts.
+        """Return what writes asynchronous rollouts.
 
         `patience`: seconds that an engine may take longer than its slice.
         """
@@ -66,7 +66,7 @@ class Generator:
         return EpisodeDispatcher(WaveWriter(self.engines, sampling), episodes, lockstep=True)
 
     def generate(self, prompts: Sequence[Prompt], step: int, place: int = 0) -> Written:
-        """Returns `samples_per_prompt` completions of each prompt, next to each other.
+        """Return `samples_per_prompt` completions of each prompt, next to each other.
 
         `place`: the index of the first prompt in the step.
         """
@@ -79,14 +79,14 @@ class Generator:
         return Written(samples, written[size - 1 :: size])
 
     def seeds(self, step: int, place: int, prompt: Prompt) -> tuple[Seed, ...]:
-        """Returns the seeds of a prompt's completions, for its index `place` in the step."""
+        """Return the seeds of a prompt's completions, for its index `place` in the step."""
         sampled = self._seeds("rollout", step, place, prompt, self.samples_per_prompt)
         return (*sampled, None) if self.greedy else sampled
 
     def held_out(
         self, prompts: Sequence[Prompt], count: int, temperature: float
     ) -> list[tuple[Prompt, Completion]]:
-        """Returns `count` completions of each prompt. Equal weights give equal completions."""
+        """Return `count` completions of each prompt. Equal weights give equal completions."""
         seeds = [
             self._seeds("held-out", 0, place, prompt, count) for place, prompt in enumerate(prompts)
         ]
@@ -95,7 +95,7 @@ class Generator:
     def held_out_episodes(
         self, prompts: Sequence[Prompt], count: int, temperature: float
     ) -> list[PromptGroup]:
-        """Returns `count` episodes of each prompt, in groups without the reward function's scores.
+        """Return `count` episodes of each prompt, in groups without the reward function's scores.
 
         All turns are written in lockstep: the engines may hold rollouts for training meanwhile.
         """
@@ -134,6 +134,6 @@ class Generator:
     def _seeds(
         self, purpose: str, step: int, place: int, prompt: Prompt, count: int
     ) -> tuple[int, ...]:
-        """Returns a different seed for each completion, also if a step has a prompt twice."""
+        """Return a different seed for each completion, also if a step has a prompt twice."""
         at = (step, place, prompt.index)
         return tuple(derive(self.seed, purpose, *at, number) for number in range(count))

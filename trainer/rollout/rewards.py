@@ -42,7 +42,7 @@ Written = Sequence[tuple[Prompt, Completion]]
 
 
 def score(reward: RewardFunction, written: Written, greedy: Written = ()) -> list[Sample]:
-    """Returns completions with their scores. Raises TrainingError if none could be scored.
+    """Return completions with their scores. Raises TrainingError if none could be scored.
 
     `greedy`: the greedy completion of each prompt, in order, if there are any.
     """
@@ -52,7 +52,7 @@ def score(reward: RewardFunction, written: Written, greedy: Written = ()) -> lis
 
 
 def score_groups(reward: RewardFunction, groups: Sequence[PromptGroup]) -> list[Sample]:
-    """Returns the episodes of groups with their scores. Raises TrainingError if all failed."""
+    """Return the episodes of groups with their scores. Raises TrainingError if all failed."""
     unscored = [(group.prompt, c) for group in groups for c in group.unscored]
     found = iter(scores(reward, unscored) if unscored else [])
     for group in groups:
@@ -63,7 +63,7 @@ def score_groups(reward: RewardFunction, groups: Sequence[PromptGroup]) -> list[
 
 
 def scored(reward: RewardFunction, written: Written, greedy: Written = ()) -> list[Sample]:
-    """Returns completions with their scores, also if none could be scored."""
+    """Return completions with their scores, also if none could be scored."""
     together = [*written, *greedy]
     every = [
         Sample(prompt, completion, score)
@@ -77,7 +77,7 @@ def scored(reward: RewardFunction, written: Written, greedy: Written = ()) -> li
 
 
 def scores(reward: RewardFunction, written: Written) -> list[Score]:
-    """Returns the reward function's score of each completion."""
+    """Return the reward function's score of each completion."""
     return reward([_request(prompt, completion) for prompt, completion in written])
 
 
@@ -103,7 +103,7 @@ class TimedReward:
         return found
 
     def taken(self) -> Metrics:
-        """Returns the mean duration of the calls that ended since this was last asked, if any."""
+        """Return the mean duration of the calls that ended since this was last asked, if any."""
         seconds, self._seconds = self._seconds, []
         return {REWARD_CALL: fmean(seconds)} if seconds else {}
 
@@ -153,7 +153,7 @@ def rewards_of(samples: Sequence[Sample]) -> FloatArray:
 def shaped(
     config: Config, samples: Sequence[Sample], moments: RunningMoments
 ) -> tuple[Rewards, RunningMoments]:
-    """Returns rewards after normalisation and length penalties, and the new moments.
+    """Return rewards after normalisation and length penalties, and the new moments.
 
     Raises TrainingError for an infinite or NaN reward.
     """
@@ -174,7 +174,7 @@ def shaped(
 def _parts(
     config: Config, samples: Sequence[Sample]
 ) -> tuple[FloatArray | None, tuple[float, ...]]:
-    """Returns [K, B] the rewards of each function, and their weights [K].
+    """Return [K, B] the rewards of each function, and their weights [K].
 
     The penalty of overlong completions is a further part of weight 1, as are an episode's rewards
     of turns. If samples have different parts, a user's estimator gets none. Raises TrainingError if
@@ -206,7 +206,7 @@ def _parts(
 def _shaped(
     config: Config, samples: Sequence[Sample], rewards: FloatArray, moments: RunningMoments
 ) -> FloatArray:
-    """Returns [B] rewards of samples, normalised by `moments` and with length penalties."""
+    """Return [B] rewards of samples, normalised by `moments` and with length penalties."""
     if config.shaping.normalize_reward:
         rewards = moments.normalise(rewards)
     longest = config.sampling.max_new_tokens
@@ -241,7 +241,7 @@ class BackgroundScoring:
         self._waiting += groups
 
     def work(self) -> list[PromptGroup]:
-        """Returns the groups whose scores have come.
+        """Return the groups whose scores have come.
 
         Raises what the reward function raised. The groups of that call wait to be scored again, and
         no other group gets scores that the caller has not seen.
@@ -267,7 +267,7 @@ class BackgroundScoring:
             self._calls[call] = groups
 
     def _given(self) -> list[PromptGroup]:
-        """Returns the waiting groups whose environments gave all scores."""
+        """Return the waiting groups whose environments gave all scores."""
         given = [group for group in self._waiting if not group.unscored]
         self._waiting = [group for group in self._waiting if group.unscored]
         for group in given:

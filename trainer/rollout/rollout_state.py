@@ -95,7 +95,7 @@ class PromptGroup:
 
 
 def whole(completion: Completion, score: Score) -> Score:
-    """Returns a score with an episode's metrics, and with the rewards of its turns."""
+    """Return a score with an episode's metrics, and with the rewards of its turns."""
     if not completion.metrics:
         return score
     of_turns = sum(completion.turn_rewards.values())
@@ -115,7 +115,7 @@ class PendingRollouts:
     """Prompts that the stream has dealt and that are in no group."""
 
     def dump(self) -> bytes:
-        """Returns an npz archive of arrays and JSON."""
+        """Return an npz archive of arrays and JSON."""
         pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in ARRAYS}
         header = {
             "settings": dict(self.settings),
@@ -151,7 +151,7 @@ class PendingRollouts:
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """Returns the flags that pending rollouts depend on, by name: all sampling flags, and more."""
+    """Return the flags that pending rollouts depend on, by name: all sampling flags, and more."""
     episodes = flags_of(EpisodeSettings).items() if config.runs_episodes else ()
     return {
         **{name: str(flag.value_in(config.episodes)) for name, flag in episodes},
@@ -170,7 +170,7 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 
 def _described(group: PromptGroup, pieces: dict[str, list[NDArray[Any]]]) -> dict[str, Any]:
-    """Returns a group without arrays; appends its arrays to `pieces`, partial rollouts first."""
+    """Return a group without arrays; appends its arrays to `pieces`, partial rollouts first."""
     parts: list[PartialRollout | Completion] = [
         *group.partials.values(),
         *group.completions.values(),
@@ -200,7 +200,7 @@ def _described(group: PromptGroup, pieces: dict[str, list[NDArray[Any]]]) -> dic
 
 
 def _prompt(prompt: Prompt) -> dict[str, Any]:
-    """Returns a prompt without its columns, which JSON may not have, and without images.
+    """Return a prompt without its columns, which JSON may not have, and without images.
 
     A resumed run reads the row again.
     """
@@ -209,7 +209,7 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
 
 
 def _group(described: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> PromptGroup:
-    """Returns a group; takes its arrays from the front of `rows`."""
+    """Return a group; takes its arrays from the front of `rows`."""
     prompt, number = _prompt_of(described["prompt"]), described["number"]
     group = PromptGroup(number=number, prompt=prompt, version=described["version"])
     group.greedy = described.get("greedy")

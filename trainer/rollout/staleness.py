@@ -49,7 +49,7 @@ class GroupCounts:
 
 
 def capacity(limits: StalenessLimits, counts: GroupCounts) -> int:
-    """Returns how many groups may begin now."""
+    """Return how many groups may begin now."""
     if limits.max_staleness == 0 and counts.under_way:
         return 0  # the groups of a step begin together, also those that replace filtered ones
     last = min(counts.finished + limits.max_staleness + 1, limits.total_steps)
@@ -66,7 +66,7 @@ class GroupStatus:
 
 
 def select(limits: StalenessLimits, step: int, groups: Sequence[GroupStatus]) -> list[int] | None:
-    """Returns the indices of the groups of `step`; None if the step must wait.
+    """Return the indices of the groups of `step`; None if the step must wait.
 
     `groups`: all groups alive, in the order in which they began. The step takes the first ready
     groups, but leaves no more groups to a later step than that step can train.
@@ -86,7 +86,7 @@ def select(limits: StalenessLimits, step: int, groups: Sequence[GroupStatus]) ->
 
 
 def balance(loads: Sequence[int], each: int, count: int) -> list[int]:
-    """Returns how many of `count` loads of size `each` every engine gets, to keep loads equal."""
+    """Return how many of `count` loads of size `each` every engine gets, to keep loads equal."""
     total, given = np.array(loads), [0] * len(loads)
     for _ in range(count):
         least = int(total.argmin())
@@ -96,7 +96,7 @@ def balance(loads: Sequence[int], each: int, count: int) -> list[int]:
 
 
 def metrics(completions: Sequence[Completion], step: int, max_staleness: int) -> Metrics:
-    """Returns how old the samples of `step` are; nothing if no sample has a token of the policy.
+    """Return how old the samples of `step` are; nothing if no sample has a token of the policy.
 
     Raises TrainingError if a sample is too old.
     """

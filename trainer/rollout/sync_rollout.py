@@ -53,7 +53,7 @@ class SyncRollouts:
         )
 
     def _written(self, missing: int, step: int) -> Written:
-        """Returns completions of the last `missing` prompts of the step."""
+        """Return completions of the last `missing` prompts of the step."""
         place = self.config.rollout_batch_size - missing
         return self.generator.generate(self.stream.next_batch(missing), step, place)
 

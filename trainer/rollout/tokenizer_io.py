@@ -39,16 +39,16 @@ class TokenRow:
     def of(
         cls, tokens: TokenArray, log_probs: FloatArray, finished: bool, version: int
     ) -> TokenRow:
-        """Returns a row whose tokens are all of one version of the policy."""
+        """Return a row whose tokens are all of one version of the policy."""
         return cls(tokens, log_probs, finished, np.full(len(tokens), version, dtype=np.int32))
 
     def cut(self, length: int) -> TokenRow:
-        """Returns the first tokens, as a finished row."""
+        """Return the first tokens, as a finished row."""
         return TokenRow(self.tokens[:length], self.log_probs[:length], True, self.versions[:length])
 
 
 def limited(sampling: SamplingSettings, asked: Request | PartialRollout) -> SamplingSettings:
-    """Returns the sampling with the length limit of a context, if there is one."""
+    """Return the sampling with the length limit of a context, if there is one."""
     context = asked.context
     return replace(sampling, max_new_tokens=context.limit) if context else sampling
 
@@ -64,17 +64,17 @@ class Texts:
         self._longest = settings.prompt_max_len
 
     def tokens(self, asked: Request | PartialRollout) -> list[int]:
-        """Returns the token ids of a context, or of a prompt's text."""
+        """Return the token ids of a context, or of a prompt's text."""
         return list(asked.context.tokens) if asked.context else self.prompt(asked.text)
 
     def images(self, asked: Request | PartialRollout) -> tuple[PlacedImage, ...]:
-        """Returns the images of a context."""
+        """Return the images of a context."""
         return asked.context.images if asked.context else ()
 
     def stop(
         self, tokens: Sequence[int] | TokenArray, stops: Sequence[str], checked: int = 0
     ) -> int | None:
-        """Returns the length up to the end of the first stop string; None if there is none.
+        """Return the length up to the end of the first stop string; None if there is none.
 
         `checked`: the first tokens that are known to have no stop string.
         """
@@ -92,13 +92,13 @@ class Texts:
         return bisect_left(range(len(tokens)), True, lo=start, key=has_stop)
 
     def cut(self, row: TokenRow, asked: Request | PartialRollout) -> TokenRow:
-        """Returns a row up to the first stop string of its context."""
+        """Return a row up to the first stop string of its context."""
         stops = asked.context.stops if asked.context else ()
         length = self.stop(row.tokens, stops)
         return row if length is None else row.cut(length)
 
     def prompt(self, text: str) -> list[int]:
-        """Returns the token ids of a prompt. A prompt over the limit loses its beginning."""
+        """Return the token ids of a prompt. A prompt over the limit loses its beginning."""
         ids = self._codec.begin(text) if self._special else self._codec.encode(text)
         if not ids:
             raise UnfitModelError(
@@ -110,7 +110,7 @@ class Texts:
     def completions(
         self, prompts: Sequence[list[int]], rows: Sequence[TokenRow]
     ) -> list[Completion]:
-        """Returns a completion for each prompt and its row."""
+        """Return a completion for each prompt and its row."""
         return [
             _completion(prompt, row, self._text(row.tokens.tolist()))
             for prompt, row in zip(prompts, rows, strict=True)
@@ -122,7 +122,7 @@ class Texts:
 
 
 def end_tokens(model: str, tokenizer: Any) -> list[int]:
-    """Returns the end-of-sequence tokens of a model in a directory, or in the hub's cache."""
+    """Return the end-of-sequence tokens of a model in a directory, or in the hub's cache."""
     try:
         config = GenerationConfig.from_pretrained(model)
     except OSError:  # the model has none: its configuration names the end token
@@ -131,7 +131,7 @@ def end_tokens(model: str, tokenizer: Any) -> list[int]:
 
 
 def stop_tokens(generation_config: Any, tokenizer: Any) -> list[int]:
-    """Returns the end-of-sequence tokens of model and tokeniser together."""
+    """Return the end-of-sequence tokens of model and tokeniser together."""
     configured = generation_config.eos_token_id
     listed = configured if isinstance(configured, list) else [configured]
     stops = sorted({token for token in [*listed, tokenizer.eos_token_id] if token is not None})

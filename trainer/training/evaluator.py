@@ -28,7 +28,7 @@ class Evaluator:
     recorder: Recorder
 
     def is_due(self, run: RunState) -> bool:
-        """Returns whether the newest step must be evaluated, and was not yet.
+        """Return whether the newest step must be evaluated, and was not yet.
 
         An evaluation that a stop left out stays due, for a later attempt.
         """
@@ -37,7 +37,7 @@ class Evaluator:
         return bool(self.inputs.data.held_out) and due and run.evaluated != run.step
 
     def measure(self) -> Evaluation:
-        """Returns the accuracy of the engines' policy on the held-out prompts."""
+        """Return the accuracy of the engines' policy on the held-out prompts."""
         k = self.config.eval_n_samples_per_prompt
         reward, asked = self.inputs.reward, (self.inputs.data.held_out, k)
         generator = Generator.of(self.config, self.workers.engines, self.inputs.episodes)
@@ -90,5 +90,5 @@ class Evaluator:
 
 
 def is_multiple(step: int, every: int) -> bool:
-    """Returns whether `step` is a multiple of `every`; False if `every` is not positive."""
+    """Return whether `step` is a multiple of `every`; False if `every` is not positive."""
     return every > 0 and step % every == 0

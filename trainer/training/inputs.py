@@ -39,7 +39,7 @@ class TrainingInputs:
 def rollout_source(
     config: Config, workers: WorkerGroups, inputs: TrainingInputs, beginning: DriverState
 ) -> RolloutSource:
-    """Returns the source of the run's rollouts, as of its beginning.
+    """Return the source of the run's rollouts, as of its beginning.
 
     Raises ResumeError if a checkpoint's pending rollouts would be lost.
     """

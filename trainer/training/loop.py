@@ -181,7 +181,7 @@ class _Run:
         return None if state.exported else self._export
 
     def _with_engines(self, act: Act, state: LoopState) -> Act:
-        """Returns `act`, or what the engines need before it."""
+        """Return `act`, or what the engines need before it."""
         if not state.published:
             return self._publish
         return act if state.awake else self._wake
@@ -275,7 +275,7 @@ class _Run:
         return LoopState(run=run, published=True, awake=awake, held=False, saved=False)
 
     def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], ForwardPasses]:
-        """Returns scored samples, and the models' forward passes over them, which still run."""
+        """Return scored samples, and the models' forward passes over them, which still run."""
         found = self.rollouts.step(step)
         self._let_engines_sleep()
         watch.lap(found.phase)

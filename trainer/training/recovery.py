@@ -38,7 +38,7 @@ class StateStore(Protocol):
     """A place that keeps the training state of finished steps."""
 
     def newest(self, steps: range) -> RunState | None:
-        """Returns the run state of the newest step in `steps` that the store has completely."""
+        """Return the run state of the newest step in `steps` that the store has completely."""
 
     def restore(self, workers: WorkerGroups, step: int) -> None:
         """Restore all ranks of all learners. Raises SnapshotLostError if the state is gone."""
@@ -48,7 +48,7 @@ class StateStore(Protocol):
         """The newest step that nodes are known to hold, also while they are out of reach."""
 
     def __str__(self) -> str:
-        """Returns the store's name, for use after "from"."""
+        """Return the store's name, for use after "from"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class Recovery:
     def _newest(
         self, loss: LostWorkerError, newest: Sequence[int], state: RunState, oldest: int
     ) -> RecoveryPoint:
-        """Returns the newest step that a store has. The first store wins a tie.
+        """Return the newest step that a store has. The first store wins a tie.
 
         `newest`: for each store, the newest step that is looked for there.
         """

@@ -35,7 +35,7 @@ from trainer.workers.settings import LearnerSettings
 
 
 def _backbone(settings: LearnerSettings, rank: Rank, device: torch.device) -> Any:
-    """Returns the model without its head, which is still on the CPU."""
+    """Return the model without its head, which is still on the CPU."""
     made = settings.model
     dtype = torch.bfloat16 if settings.rounds_at_load else torch.float32
     with zero3.split(settings.sharding, rank):

@@ -36,16 +36,16 @@ class Division:
     """Ranks of a model that take the same samples."""
 
     def part(self, group: WorkerGroup[Any]) -> Part:
-        """Returns what stands for the part of each rank of a group, in a call of all of them."""
+        """Return what stands for the part of each rank of a group, in a call of all of them."""
         parts = self.parts[len(group) // self.sharing]
         return each([part for part in parts for _ in range(self.sharing)])
 
     def items(self, group: WorkerGroup[Any]) -> int:
-        """Returns the number of chunks that each rank of a group takes."""
+        """Return the number of chunks that each rank of a group takes."""
         return self.plan.chunks * self.sharing // len(group)
 
     def outputs(self, group: WorkerGroup[Any], kept: Mapping[str, Kept[FloatArray]]) -> Outputs:
-        """Returns what stands for all models' outputs of the chunks of each rank of a group."""
+        """Return what stands for all models' outputs of the chunks of each rank of a group."""
         ranks = len(group) // self.sharing
         found = [self._outputs(range(rank, self.plan.chunks, ranks), kept) for rank in range(ranks)]
         return each([one for one in found for _ in range(self.sharing)])
@@ -119,7 +119,7 @@ class Lesson:
     statistics: Statistics
 
     def arguments(self, group: WorkerGroup[Any]) -> tuple[Part, Outputs, Worth]:
-        """Returns the arguments of `update` for each rank of a group."""
+        """Return the arguments of `update` for each rank of a group."""
         found = self.division
         return found.part(group), found.outputs(group, self.kept), self.worth
 

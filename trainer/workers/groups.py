@@ -87,7 +87,7 @@ class WorkerGroups:
     """See `Launcher.pools`."""
 
     def turns(self) -> Turns:
-        """Returns what orders the next calls of models that share GPUs."""
+        """Return what orders the next calls of models that share GPUs."""
         return Turns(self.pools)
 
     @property
@@ -246,7 +246,7 @@ PEAKS_SECONDS = 0.2
 
 
 def peak_memory(workers: WorkerGroups) -> Metrics:
-    """Returns the peak memory of each role and phase, in GB. Learners report theirs in `update`."""
+    """Return the peak memory of each role and phase, in GB. Learners report theirs in `update`."""
     models: Sequence[WorkerGroup[Measured] | None] = (workers.reference, workers.reward)
     pending = [call for group in models if group for call in group.call_each(Measured.peaks)]
     pending += workers.engines.ask(Measured.peaks).values()

@@ -120,11 +120,11 @@ class LearnerEngine:
         self._peaks.give_back()
 
     def peaks(self) -> Metrics:
-        """Returns this rank's memory peaks since the last call."""
+        """Return this rank's memory peaks since the last call."""
         return batching.peak_metrics(self._role, self._peaks.taken())
 
     def time(self) -> RankTime:
-        """Returns how long this rank computed in its updates since the last call."""
+        """Return how long this rank computed in its updates since the last call."""
         return self._time.taken()
 
     def train_step(self, part: Part, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
@@ -212,17 +212,17 @@ class LearnerEngine:
             yield LossBatch(own, of_actions, metric_weight, share), last
 
     def weights(self) -> dict[str, Tensor]:
-        """Returns the whole model's tensors; possibly none on ranks other than 0."""
+        """Return the whole model's tensors; possibly none on ranks other than 0."""
         return self._strategy.whole()
 
     def result(self) -> dict[str, Tensor]:
-        """Returns the trained weights: the moving average if there is one, else the model."""
+        """Return the trained weights: the moving average if there is one, else the model."""
         if self._average:
             return self._average.tensors
         return self.weights()
 
     def copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns copies in the CPU's memory, which no update changes. Copies nothing twice."""
+        """Return copies in the CPU's memory, which no update changes. Copies nothing twice."""
         averaged = self._average.tensors if self._average else {}
         own = self._model.state_dict(keep_vars=True) | averaged
         living = {tensor.data_ptr() for tensor in (*own.values(), *self._model.parameters())}

@@ -56,7 +56,7 @@ class Optimizer:
         return state
 
     def moments(self, model: nn.Module) -> dict[str, dict[str, Any]]:
-        """Returns Adam's state of each parameter of `model`, by name."""
+        """Return Adam's state of each parameter of `model`, by name."""
         state = self._adam.state
         return {name: dict(state[p]) for name, p in model.named_parameters() if p in state}
 
@@ -88,7 +88,7 @@ class Optimizer:
 def adamw(
     model: nn.Module, settings: OptimizerSettings, *, fused: bool | None = None
 ) -> torch.optim.AdamW:
-    """Returns AdamW with weight decay on matrices only, not on biases and scales of norms."""
+    """Return AdamW with weight decay on matrices only, not on biases and scales of norms."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters if len(shape_of(p)) > 1], "weight_decay": settings.l2},

@@ -178,7 +178,7 @@ class PolicyActor(LearnerActor):
         self._engine.offload()
 
     def _merged(self) -> dict[str, Tensor]:
-        """Returns the weights as the engines need them, with adapters merged."""
+        """Return the weights as the engines need them, with adapters merged."""
         with self._engine.onloaded():
             return lora.merged(self._model, self._engine.weights())
 

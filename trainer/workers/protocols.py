@@ -59,4 +59,4 @@ class Critic(Learner, Protocol):
 
 class RewardModel(Measured, Protocol):
     def score(self, requests: Sequence[RewardRequest]) -> list[list[Score]]:
-        """Returns the score of each model for each request. A failed Score stands for an error."""
+        """Return the score of each model for each request. A failed Score stands for an error."""

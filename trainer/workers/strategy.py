@@ -31,7 +31,7 @@ class Strategy(Protocol):
     def learning_rate(self) -> float: ...
 
     def whole(self) -> dict[str, Tensor]:
-        """Returns every tensor of the model by name; possibly none on ranks other than 0."""
+        """Return every tensor of the model by name; possibly none on ranks other than 0."""
 
     def updated(self) -> Iterator[Tensor]:
         """Yields the model's parameters in order, on all ranks, as the optimizer has them.
@@ -39,14 +39,14 @@ class Strategy(Protocol):
         The model itself may compute with rounded copies. Frozen parameters are the model's own."""
 
     def state(self) -> State:
-        """Returns this rank's share of the training state, which sends nothing.
+        """Return this rank's share of the training state, which sends nothing.
 
         Its tensors are those that the next update changes. All ranks' shares together are
         independent of the parallel layout.
         """
 
     def held(self) -> Held:
-        """Returns the tensors that must keep their bits until the next update. Sends nothing."""
+        """Return the tensors that must keep their bits until the next update. Sends nothing."""
 
     def restore(self, state: State) -> None:
         """Restore the state that all ranks of any layout saved.

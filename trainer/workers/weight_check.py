@@ -86,7 +86,7 @@ class WeightCheck:
 
 
 def corrupted(role: str, own: Rank, told: str) -> CorruptedRankError:
-    """Returns the error of this rank, and prints it: the line has this node's address in the log.
+    """Return the error of this rank, and print it: the line has this node's address in the log.
 
     If the attempt ends, the launcher evicts that node (FailureClass.GPU_FAULT).
     """
@@ -95,7 +95,7 @@ def corrupted(role: str, own: Rank, told: str) -> CorruptedRankError:
 
 
 def odd_ones(prints: Sequence[Print]) -> frozenset[int]:
-    """Returns the ranks that differ from most ranks with such a device.
+    """Return the ranks that differ from most ranks with such a device.
 
     All ranks with the device, if no half of them agree: nothing then says which are right.
     """

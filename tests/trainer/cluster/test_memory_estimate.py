@@ -89,7 +89,7 @@ def test_an_engine_beside_models_leaves_them_what_they_need(
 
 
 def phases(config: Config) -> dict[str, int]:
-    """Returns the bytes that the policy's GPU must have for each phase, engines included."""
+    """Return the bytes that the policy's GPU must have for each phase, engines included."""
     wanted = layout.of(config)
     found = memory_estimate.of_pool(config, wanted, wanted.pool_of("policy"))
     assert found is not None

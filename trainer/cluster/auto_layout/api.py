@@ -45,7 +45,7 @@ class LayoutChoice:
 def complete(
     config: Config, given: Set[str], offers: Sequence[NodeResources], size_of: SizeOf = known_size
 ) -> LayoutChoice:
-    """Returns the flags that complete those in `given`; none on nodes without GPUs.
+    """Return the flags that complete those in `given`; none on nodes without GPUs.
 
     Also none if the given flags have no room: then `resource_plan.shortfalls` says why, unless
     --ring_attn_size divides no layout.
@@ -64,7 +64,7 @@ def complete(
 
 
 def warnings(words: Sequence[str], given: Set[str]) -> tuple[str, ...]:
-    """Returns a warning if `words` save memory in a layout that the user decided by flags."""
+    """Return a warning if `words` save memory in a layout that the user decided by flags."""
     pairs = zip(words[::2], words[1::2], strict=True)
     slower = (pair for pair in pairs if pair != FREE and pair[0].removeprefix("--") in SAVERS)
     added = [" ".join(pair) for pair in slower]
@@ -77,7 +77,7 @@ def warnings(words: Sequence[str], given: Set[str]) -> tuple[str, ...]:
 
 
 def _additions(best: Candidate, given: Set[str]) -> dict[str, Any]:
-    """Returns the flags that were not given and differ from their defaults."""
+    """Return the flags that were not given and differ from their defaults."""
     declared = declared_flags()
     names = [*best.flags, "vllm_enable_sleep", *(() if "bf16" in given else ("param_dtype",))]
     names += kernels.KERNELS
@@ -149,7 +149,7 @@ def _of_memory(search: LayoutSearch, best: Candidate, flags: Mapping[str, Any]) 
 
 
 def _fault(search: LayoutSearch, best: Candidate) -> str:
-    """Returns why no layout fits, and what would help."""
+    """Return why no layout fits, and what would help."""
     use = best.use.gpu
     more = ["LoRA adapters by --lora_rank", "a smaller model"]
     short = search.check.lacking_on_host(best.config, best.found, more)
@@ -179,7 +179,7 @@ def _shared_samples(search: LayoutSearch, best: Candidate) -> Iterator[str]:
 
 
 def _more_gpus(best: Candidate) -> str:
-    """Returns how other GPUs would help: more of them, if their models are divided over them."""
+    """Return how other GPUs would help: more of them, if their models are divided over them."""
     role, config = best.use.gpu.role, best.config
     if role == Role.REWARD:
         return "take GPUs with more memory, since each process of the reward has whole models"

@@ -75,7 +75,7 @@ class Wish:
         return [group.role for group in groups if group.role != Role.ENGINE]
 
     def value(self, flag: str) -> Any:
-        """Returns the value of a flag that the user gave; None if the flag is free."""
+        """Return the value of a flag that the user gave; None if the flag is free."""
         if flag not in self.given:
             return None
         if flag == "vllm_tensor_parallel_size":
@@ -83,13 +83,13 @@ class Wish:
         return getattr(self.config, flag)
 
     def has_own_gpus(self, role: Role) -> bool:
-        """Returns whether a flag gives GPUs to `role` alone: a size, or custom resources."""
+        """Return whether a flag gives GPUs to `role` alone: a size, or custom resources."""
         prefix = PREFIXES[role]
         names = (f"{prefix}_num_nodes", f"{prefix}_num_gpus_per_node")
         return bool(any(self.value(name) for name in names) or f"{prefix}_resources" in self.given)
 
     def room(self, *roles: Role) -> list[int]:
-        """Returns the GPUs of each node that processes of all `roles` can use."""
+        """Return the GPUs of each node that processes of all `roles` can use."""
         wanted = layout.resources_of(self.config, roles)
         return [
             min(
@@ -113,7 +113,7 @@ class Arrangement:
 
 
 def arrangements(wish: Wish) -> list[Arrangement]:
-    """Returns every arrangement that may fit the nodes: first those that use most GPUs."""
+    """Return every arrangement that may fit the nodes: first those that use most GPUs."""
     found = [*_together(wish), *_apart(wish)]
     return sorted(found, key=lambda one: (-one.slots, one.preference))
 
@@ -170,7 +170,7 @@ def _apart(wish: Wish) -> Iterator[Arrangement]:
 
 
 def _pairs(wish: Wish) -> tuple[bool, bool]:
-    """Returns whether the reference shares the policy's GPUs, and the reward the critic's."""
+    """Return whether the reference shares the policy's GPUs, and the reward the critic's."""
     roles = wish.roles
     reference, reward = (wish.value(flag) for flag in PAIRS)
     if reference is None:
@@ -221,7 +221,7 @@ def _sharing_engines(
 
 
 def _shapes(wish: Wish, role: Role, room: Sequence[int], *, useful: bool = False) -> list[Shape]:
-    """Returns the shapes that nodes with so much `room` can hold, and the flags allow.
+    """Return the shapes that nodes with so much `room` can hold, and the flags allow.
 
     `useful`: of free GPUs per node, only powers of two and whole nodes.
     """
@@ -242,7 +242,7 @@ def _shapes(wish: Wish, role: Role, room: Sequence[int], *, useful: bool = False
 
 
 def _shapes_beside(wish: Wish, role: Role, policy: Shape) -> list[Shape]:
-    """Returns the shapes for a role with GPUs of its own: like the policy's, or on one node."""
+    """Return the shapes for a role with GPUs of its own: like the policy's, or on one node."""
     found = _shapes(wish, role, wish.room(role), useful=True)
     if wish.has_own_gpus(role):
         return found

@@ -90,7 +90,7 @@ H100 = _rates(H100_MODEL)
 
 
 def rates_of(nodes: Sequence[NodeResources]) -> Rates:
-    """Returns the rates of the slowest GPU of the nodes; an H100's for an unknown model."""
+    """Return the rates of the slowest GPU of the nodes; an H100's for an unknown model."""
     names = {node.gpu_model for node in nodes if node.gpus}
     found = {name: gpu_model(name) for name in names}
     unknown = sorted(name for name, model in found.items() if model is None)
@@ -131,7 +131,7 @@ class StepCost:
 def of_step(
     config: Config, layout: Layout, size_of: SizeOf, rates: Rates = H100
 ) -> StepCost | None:
-    """Returns the seconds of a step; None if the size of a model is unknown."""
+    """Return the seconds of a step; None if the size of a model is unknown."""
     parts: list[StepCost] = []
     for pool in layout.pools:
         link = BETWEEN if pool.nodes > 1 else rates.inside
@@ -146,13 +146,13 @@ def of_step(
 
 
 def passes_an_update(config: Config, ranks: int | None = None) -> int:
-    """Returns the passes of each of `ranks` for an update, of the policy's if not given."""
+    """Return the passes of each of `ranks` for an update, of the policy's if not given."""
     tokens = config.train.train_batch_size * USUAL * config.longest_sample
     return math.ceil(tokens / (ranks or config.policy_ranks) / tokens_a_pass(config))
 
 
 def tokens_a_pass(config: Config) -> int:
-    """Returns the tokens of a full training pass of usual samples."""
+    """Return the tokens of a full training pass of usual samples."""
     train = config.train
     if train.use_dynamic_batch:
         longest = of_a_rank(config, Role.POLICY, config.longest_sample)
@@ -172,7 +172,7 @@ def _of_role(config: Config, role: Role, size: ModelSize, ranks: _Ranks) -> Iter
 
 
 def _scoring(config: Config, role: Role, size: ModelSize, ranks: _Ranks) -> StepCost:
-    """Returns the cost of a pass without gradients over a rank's samples."""
+    """Return the cost of a pass without gradients over a rank's samples."""
     tokens = config.samples_per_step * USUAL * config.longest_sample / ranks.count
     sharing = ranks_of_a_sample(config, role)
     each = config.micro_rollout_batch_size / sharing * USUAL * config.longest_sample
@@ -220,14 +220,14 @@ def _training(config: Config, size: ModelSize, of: _Ranks) -> StepCost:
 
 
 def _exchanged(size: ModelSize, tokens: float, sharing: int, ranks: _Ranks) -> float:
-    """Returns the seconds in which a pass exchanges a rank's tokens for heads, and back."""
+    """Return the seconds in which a pass exchanges a rank's tokens for heads, and back."""
     elements = 4 * size.hidden * size.layers * tokens
     near = ranks.per_node % sharing == 0
     return 2 * elements * (1 - 1 / sharing) / (ranks.rates.inside if near else ranks.link)
 
 
 def _reduced(config: Config, size: ModelSize, learnt: int, ranks: int, passes: int) -> float:
-    """Returns the bytes that a rank sends for one update."""
+    """Return the bytes that a rank sends for one update."""
     stage = config.sharding.zero_stage
     if ranks == 1:
         return 0.0
@@ -241,7 +241,7 @@ def _reduced(config: Config, size: ModelSize, learnt: int, ranks: int, passes: i
 
 
 def _decoding(config: Config, size: ModelSize, rates: Rates) -> StepCost:
-    """Returns the cost of the longest completions, which the engines write at the same time."""
+    """Return the cost of the longest completions, which the engines write at the same time."""
     slots = engine_slots(config)
     samples = config.completions_per_step / config.vllm_num_engines
     rounds, together = math.ceil(samples / AT_A_TIME), min(samples, AT_A_TIME)

@@ -24,7 +24,7 @@ FLASH = "flash_attention_2"
 
 
 def chosen(config: Config, given: Set[str]) -> dict[str, Any]:
-    """Returns values of the flags in KERNELS that were not given; none for models of images."""
+    """Return values of the flags in KERNELS that were not given; none for models of images."""
     if config.sees_images:
         return {}
     found: dict[str, Any] = {}
@@ -40,14 +40,14 @@ def chosen(config: Config, given: Set[str]) -> dict[str, Any]:
 
 
 def _needs_flash(config: Config) -> bool:
-    """Returns whether flash-attn is installed, and all models cap the logits of attention."""
+    """Return whether flash-attn is installed, and all models cap the logits of attention."""
     shapes = [known_shape(model) for model in config.models.values()]
     capped = all(shape.get("attn_logit_softcapping") for shape in shapes)
     return capped and config.mixed_precision and find_spec("flash_attn") is not None
 
 
 def sentence(config: Config) -> str:
-    """Returns what computes the policy's passes on a GPU, in words."""
+    """Return what computes the policy's passes on a GPU, in words."""
     attention = config.attn_implementation
     shape = known_shape(config.pretrain)
     by = architecture.attention_of(shape, attention) or "sdpa"
@@ -60,7 +60,7 @@ def sentence(config: Config) -> str:
 
 
 def reason(config: Config, flags: Set[str]) -> str | None:
-    """Returns what computes the passes, and why flags in KERNELS were chosen; None if none was."""
+    """Return what computes the passes, and why flags in KERNELS were chosen; None if none was."""
     why = {
         PACKING: "packing keeps padding out of the passes",
         LIGER: "Liger's kernels are installed",

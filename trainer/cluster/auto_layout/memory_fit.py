@@ -59,7 +59,7 @@ class MemoryCheck:
     """Model → its size; None if unknown."""
 
     def of(self, config: Config, found: Assignment) -> MemoryUse:
-        """Returns the memory of a layout that lies on these nodes."""
+        """Return the memory of a layout that lies on these nodes."""
         memories = {node.name: node.gpu_memory or ASSUMED_GPU_MEMORY for node in self.nodes}
         uses = []
         for pool in found.layout.pools:
@@ -69,18 +69,18 @@ class MemoryCheck:
         return MemoryUse(max(uses, key=_filled), self._on_host(config, found))
 
     def _on_host(self, config: Config, found: Assignment) -> Use:
-        """Returns the use of the CPUs' memory of the fullest node."""
+        """Return the use of the CPUs' memory of the fullest node."""
         needs = host_memory.of_nodes(config, found, self.nodes, self.sizes.get)
         most = host_memory.fullest(needs, self.nodes)
         return Use(most[1].need, most[0].memory) if most else Use()
 
     def lacking_on_host(self, config: Config, found: Assignment, more: Sequence[str]) -> str | None:
-        """Returns the node whose CPUs' memory may not suffice, and what would do, also `more`."""
+        """Return the node whose CPUs' memory may not suffice, and what would do, also `more`."""
         return host_memory.lacking(config, found, self.nodes, self.sizes.get, more=more)
 
 
 def _on_gpu(pool: PoolMemory, memory: int) -> Use:
-    """Returns the use of a GPU in the phase in which it is fullest."""
+    """Return the use of a GPU in the phase in which it is fullest."""
     weights = int(FILLED * pool.engine_weights / ((pool.engine_share or 1) * ENGINE_WEIGHTS))
     uses = [Use(weights, memory, Role.ENGINE)]
     needs = pool.needs(memory)

@@ -34,7 +34,7 @@ SAVERS = (*MEANS, *PASSES)
 
 
 def cheap(config: Config, layout: Layout, given: Set[str]) -> Sequence[Saving]:
-    """Returns all combinations without AdamW on the CPUs; the last one saves most."""
+    """Return all combinations without AdamW on the CPUs; the last one saves most."""
     made = product(_stages(config), (False, True), _moves(config, layout), _passes(config, given))
     found: list[Saving] = [
         {"zero_stage": stage, "gradient_checkpointing": checkpointed, **moved, **passes}
@@ -44,7 +44,7 @@ def cheap(config: Config, layout: Layout, given: Set[str]) -> Sequence[Saving]:
 
 
 def dear(config: Config, layout: Layout, given: Set[str]) -> Sequence[Saving]:
-    """Returns the combinations with AdamW on the CPUs; the last one saves most."""
+    """Return the combinations with AdamW on the CPUs; the last one saves most."""
     if "zero_stage" in given and not config.sharding.zero_stage:
         return ()  # DeepSpeed moves the optimizer, under ZeRO
     stages = {max(2, stage) for stage in _stages(config)}
@@ -57,7 +57,7 @@ def dear(config: Config, layout: Layout, given: Set[str]) -> Sequence[Saving]:
 
 
 def _stages(config: Config) -> Sequence[int]:
-    """Returns the ZeRO stages that this policy can have, with the largest memory first."""
+    """Return the ZeRO stages that this policy can have, with the largest memory first."""
     if config.policy_ranks == 1:
         return (0,)
     ranks = (config.policy_ranks, *((config.critic_ranks,) if config.has_critic else ()))
@@ -66,13 +66,13 @@ def _stages(config: Config) -> Sequence[int]:
 
 
 def _free(savings: Sequence[Saving], given: Set[str]) -> Sequence[Saving]:
-    """Returns the savings without the flags that were given, each once."""
+    """Return the savings without the flags that were given, each once."""
     kept = ({n: v for n, v in saving.items() if n not in given} for saving in savings)
     return list({tuple(saving.items()): saving for saving in kept}.values())
 
 
 def _passes(config: Config, given: Set[str]) -> Sequence[Saving]:
-    """Returns limits of a pass, the widest first: tokens, or samples if the user gave them."""
+    """Return limits of a pass, the widest first: tokens, or samples if the user gave them."""
     dynamic = config.train.use_dynamic_batch
     if not dynamic and ("use_dynamic_batch" in given or given & set(PASSES)):
         return [_samples(config, *sizes) for sizes in (USUAL, SMALL, SMALLEST)]
@@ -85,7 +85,7 @@ def _passes(config: Config, given: Set[str]) -> Sequence[Saving]:
 
 
 def _budgets(config: Config) -> Sequence[int]:
-    """Returns budgets of a rank's tokens, from what is useful down to the longest sample."""
+    """Return budgets of a rank's tokens, from what is useful down to the longest sample."""
     longest, sharing = config.longest_sample, config.ring_attn_size
     samples = math.ceil(config.train.train_batch_size / (config.policy_ranks // sharing))
     share, least = (math.ceil(count * longest / sharing) for count in (samples, 1))
@@ -96,7 +96,7 @@ def _budgets(config: Config) -> Sequence[int]:
 
 
 def _samples(config: Config, train: int, rollout: int) -> Saving:
-    """Returns sizes of passes, at most these."""
+    """Return sizes of passes, at most these."""
     most = min(train, config.train.micro_train_batch_size)
     values = (
         math.gcd(config.train.train_batch_size, most),
@@ -106,7 +106,7 @@ def _samples(config: Config, train: int, rollout: int) -> Saving:
 
 
 def _moves(config: Config, layout: Layout) -> Sequence[Saving]:
-    """Returns what moves frozen models, then trained ones too, off the GPUs that they share."""
+    """Return what moves frozen models, then trained ones too, off the GPUs that they share."""
     pools = [{group.role for group in pool.groups} for pool in layout.pools]
     found: list[Saving] = [{}]
     if any(len(roles) > 1 and roles & {Role.REFERENCE, Role.REWARD} for roles in pools):

@@ -75,7 +75,7 @@ class LayoutSearch:
         return cls(wish, MemoryCheck(nodes, sizes))
 
     def best(self) -> Candidate | None:
-        """Returns the first candidate that fits, else the one that lacks least memory.
+        """Return the first candidate that fits, else the one that lacks least memory.
 
         None if no arrangement has room on the nodes.
         """
@@ -98,7 +98,7 @@ class LayoutSearch:
                 yield placed, tried
 
     def without(self, candidate: Candidate, savers: Sequence[str]) -> MemoryUse:
-        """Returns the memory of a candidate if these flags had their default values."""
+        """Return the memory of a candidate if these flags had their default values."""
         defaults = {name: declared_flags()[name].default for name in savers}
         return self.check.of(candidate.config.with_flags(defaults), candidate.found)
 
@@ -115,14 +115,14 @@ class LayoutSearch:
                 yield _Placed(arrangement, _sleeping(config, given, found.layout), found)
 
     def _savings(self, placed: _Placed) -> Sequence[Saving]:
-        """Returns the savings to try; one if a model's size is unknown."""
+        """Return the savings to try; one if a model's size is unknown."""
         found = savings.cheap(placed.config, placed.found.layout, self.wish.given)
         if None not in self.check.sizes.values():
             return found
         return found[:1] if self.wish.given & SIZED else found[-1:]
 
     def _first(self, placed: _Placed, tried: Sequence[Saving]) -> Candidate | None:
-        """Returns the fastest saving that fits; of equally fast ones the first.
+        """Return the fastest saving that fits; of equally fast ones the first.
 
         A means must be worth a hundredth of a step's time, since the estimate is rough.
         """
@@ -159,7 +159,7 @@ def _lacking(candidate: Candidate) -> tuple[float, float]:
 def _engine_sizes(
     config: Config, given: Set[str], size: ModelSize | None, nodes: Sequence[NodeResources]
 ) -> Sequence[int]:
-    """Returns the numbers of GPUs that one engine can have, fewest first."""
+    """Return the numbers of GPUs that one engine can have, fewest first."""
     if "vllm_tensor_parallel_size" in given or not layout.may_be_vllm(config):
         return [layout.engine_slots(config)]
     most = max(node.gpus for node in nodes)
@@ -169,7 +169,7 @@ def _engine_sizes(
 
 
 def _sleeping(config: Config, given: Set[str], made: Layout) -> Config:
-    """Returns the flags with engines that sleep if they share GPUs with a model that is trained."""
+    """Return the flags with engines that sleep if they share GPUs with a model that is trained."""
     beside = {group.role for group in made.pool_of(Role.ENGINE).groups}
     shared = beside & {Role.POLICY, Role.CRITIC} and not config.async_train
     if "vllm_enable_sleep" in given or not shared:

@@ -58,7 +58,7 @@ class Crowd:
             self._of(node.name)
 
     def unstarted(self, names: Sequence[str], timeout: float) -> list[str]:
-        """Returns the nodes on which Ray has not started all processes within `timeout` seconds.
+        """Return the nodes on which Ray has not started all processes within `timeout` seconds.
 
         If a process has started and died, or its node is lost, the node's ranks restart at the next
         call: that call shows whether the node answers.
@@ -80,7 +80,7 @@ class Crowd:
         ray.wait(answers, num_returns=len(answers), timeout=timeout)
 
     def all(self, names: Sequence[str]) -> float | None:
-        """Returns the bandwidth over all nodes, in GB/s; None if the all-reduce failed."""
+        """Return the bandwidth over all nodes, in GB/s; None if the all-reduce failed."""
         (speed,) = self._try([names])
         return speed
 
@@ -88,7 +88,7 @@ class Crowd:
         return self._try(pairs)
 
     def _try(self, groups: Sequence[Sequence[str]]) -> list[float | None]:
-        """Returns the GB/s of each group, tried in parallel; None for a group that failed."""
+        """Return the GB/s of each group, tried in parallel; None for a group that failed."""
         began = time.monotonic()
         ready, deadline = began + self.timeout / 2, began + self.timeout
         groups_of_ranks = [[rank for name in group for rank in self._of(name)] for group in groups]
@@ -129,7 +129,7 @@ class Crowd:
         return self._ranks[name]
 
     def _start(self, ranks: Sequence[Any], meeting: Any, deadline: float) -> list[Any]:
-        """Returns the calls of one group; empty if its ranks do not meet."""
+        """Return the calls of one group; empty if its ranks do not meet."""
         if meeting is None or (at := _got([meeting], deadline)) is None:
             return []
         left = max(0.1, deadline - time.monotonic())
@@ -147,7 +147,7 @@ class Crowd:
 
 
 def _got(answers: Sequence[Any], deadline: float) -> list[Any] | None:
-    """Returns all answers; None if one fails or is late."""
+    """Return all answers; None if one fails or is late."""
     import ray
 
     try:
@@ -167,7 +167,7 @@ def _slowest(speeds: Sequence[float | None] | None) -> float | None:
 def examine(
     crowd: Crowd, names: Sequence[str], least: float, patience: float = WARM_UP_SECONDS
 ) -> dict[str, Any]:
-    """Returns the bandwidth of all nodes together, and the faults that pairs of nodes show.
+    """Return the bandwidth of all nodes together, and the faults that pairs of nodes show.
 
     If Ray does not start the ranks of a node within `patience` seconds, that is the only fault."""
     began = time.monotonic()

@@ -47,7 +47,7 @@ class AllReduceRank:
     def all_reduce(
         self, meeting: tuple[str, int], index: int, world: int, timeout: float
     ) -> float | None:
-        """Returns the bus bandwidth in GB/s; None if a sum is wrong."""
+        """Return the bus bandwidth in GB/s; None if a sum is wrong."""
         import ray
         import torch
         import torch.distributed as dist
@@ -85,7 +85,7 @@ def _measured(rank: Any, device: torch.device) -> float | None:
 
 
 def _timed(size: int, rank: Any, device: torch.device) -> float | None:
-    """Returns the seconds of one all-reduce of `size` bytes; None if its sum is wrong."""
+    """Return the seconds of one all-reduce of `size` bytes; None if its sum is wrong."""
     import torch
     import torch.distributed as dist
 
@@ -105,6 +105,6 @@ def _contribution(index: int) -> int:
 
 
 def _sum(world: int) -> int:
-    """Returns the sum of the contributions of `world` ranks."""
+    """Return the sum of the contributions of `world` ranks."""
     rounds, rest = divmod(world, DISTINCT)
     return rounds * DISTINCT * (DISTINCT + 1) // 2 + rest * (rest + 1) // 2

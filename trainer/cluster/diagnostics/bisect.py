@@ -45,7 +45,7 @@ class LinkFault:
 
 
 def without_ray(nodes: Sequence[str], seconds: float) -> list[LinkFault]:
-    """Returns a fault for each node on which Ray started no process within `seconds`."""
+    """Return a fault for each node on which Ray started no process within `seconds`."""
     said = f"has started no process within {seconds:g} s"
     return [
         LinkFault((node,), f"Ray on {node} {said}", silent=True, unstarted=True) for node in nodes
@@ -53,7 +53,7 @@ def without_ray(nodes: Sequence[str], seconds: float) -> list[LinkFault]:
 
 
 def find(nodes: Sequence[str], probe: Probe, *, least: float = 0.0) -> list[LinkFault]:
-    """Returns every fault that the first bad round shows; empty if no round is bad.
+    """Return every fault that the first bad round shows; empty if no round is bad.
 
     `least`: GB/s below which a pair is bad, whatever the other pairs reach.
     """
@@ -117,7 +117,7 @@ def _disjoint(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
 
 
 def _whose(bad: list[Pair], search: _Search) -> list[LinkFault]:
-    """Returns the nodes and links at fault.
+    """Return the nodes and links at fault.
 
     A node that is bad with several others is at fault. Each node of another bad pair is tried with
     a node that is only in good pairs."""

@@ -23,7 +23,7 @@ SECONDS = 0.5
 def burn(
     device: torch.device, *, size: int, copied: int, seconds: float = SECONDS
 ) -> dict[str, Any]:
-    """Returns the row of one device. `size`: rows of a matrix; `copied`: bytes of the buffer."""
+    """Return the row of one device. `size`: rows of a matrix; `copied`: bytes of the buffer."""
     on_gpu = device.type == "cuda"
     kind = torch.bfloat16 if on_gpu else torch.float32
     left, right = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
@@ -40,7 +40,7 @@ def burn(
 
 
 def _rate(load: Callable[[], Any], device: torch.device, seconds: float) -> float:
-    """Returns passes per second."""
+    """Return passes per second."""
     load()
     _wait(device)
     began, passes = time.perf_counter(), 0

@@ -48,7 +48,7 @@ def nodes(*gpus: int, memory: int = 80 * GB, host: int = 0) -> list[NodeResource
 def chosen(
     size: ModelSize | None, offers: Sequence[NodeResources], *flags: str
 ) -> tuple[LayoutChoice, Config, Assignment]:
-    """Returns the choice, and the configuration and nodes of the command line that it makes."""
+    """Return the choice, and the configuration and nodes of the command line that it makes."""
     argv = argv_of(*flags)
     given_config = parse(argv, incomplete=True)
     choice = complete(given_config, named_in(argv), offers, lambda model: size)
@@ -57,7 +57,7 @@ def chosen(
 
 
 def peak(size: ModelSize, config: Config, found: Assignment, memory: int) -> int:
-    """Returns the estimated bytes that are used of a GPU with `memory` bytes, in any phase."""
+    """Return the estimated bytes that are used of a GPU with `memory` bytes, in any phase."""
     pools = [
         memory_estimate.of_pool(config, found.layout, pool, lambda model: size)
         for pool in found.layout.pools

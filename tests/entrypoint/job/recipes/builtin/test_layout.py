@@ -23,7 +23,7 @@ def offers(nodes: int, gpus: int = 8, memory: int = 80 * 10**9) -> list[NodeReso
 
 
 def trained(tmp_path: Path, nodes: list[NodeResources], *job: str) -> Config:
-    """Returns the flags that the trainer gets on these nodes."""
+    """Return the flags that the trainer gets on these nodes."""
     settings = settings_of(tmp_path, *job)
     placed = RECIPE.placed(settings, nodes)
     assert placed.lacking == ()
