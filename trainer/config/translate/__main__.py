@@ -54,13 +54,15 @@ WITH_VALUE = ("--from", "--set", "--argument", "--number")
 OWN = (*WITH_VALUE, "--json", "--help", "-h")
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 PROGRAM = re.compile(r"(python|pypy)[\d.]*|torchrun|accelerate|deepspeed|trl")
+BEHIND_EQUALS = ": give one that begins with a hyphen behind =, as in --argument=--model"
 TOGETHER = "\xa0"
 """Keeps a flag and its value on one line."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
+        hint = BEHIND_EQUALS if "expected one argument" in message else ""
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}{hint}\n")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Return the arguments. Exits if one is unknown, and names the nearest flag."""

@@ -16,6 +16,7 @@ from trainer.config.config import Config
 from trainer.config.read_flags import aliases
 from trainer.config.translate import python_script, shell
 from trainer.config.translate.bash.state import Unknown
+from trainer.config.translate.python_source import fault
 from trainer.config.translate.ray_environment import of_ray
 from trainer.config.translate.rows import UNSET, Command
 from trainer.config.translate.trl import TRL as TRL_TABLE
@@ -232,6 +233,8 @@ def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | N
         made = Command(VERL, given, strange, program=program, exported=exported, idle=idle)
         return replace(made, first=first)
     given, strange = _flags(rest)
+    if why := fault(program) if trainer == TRL and program.endswith(".py") else "":
+        raise TranslateError(why)
     if trainer != TRL:
         return Command(trainer, given, strange, {}, program, exported, first=first)
     assigned = [match for word in before if (match := ASSIGNMENT.fullmatch(word))]
@@ -327,6 +330,8 @@ def _why_not(commands: Sequence[Sequence[str]], wanted: str) -> str:
 def _why_script(script: str, words: Sequence[str]) -> str:
     """Return why a Python script is not translated."""
     typed = shlex.join(words).replace(UNSET, "$")
+    if why := fault(script):
+        return why
     other, stage = python_script.other_trainer(script)
     if not other:
         return (

@@ -25,7 +25,7 @@ from trainer.config.translate.python_source import (
 from trainer.config.translate.rows import Command
 from trainer.config.translate.script_classes import AFTER
 from trainer.config.translate.script_config import CONFIG, PARSERS, Configs, is_read_elsewhere
-from trainer.config.translate.script_data import SPLIT, Data
+from trainer.config.translate.script_data import Data
 from trainer.config.translate.script_findings import Finding, Flags, Kind, give, sentences, values
 from trainer.config.translate.script_variables import environment, of_trackers
 from trainer.config.translate.trl import TRL, VARIABLES, reward_of
@@ -295,6 +295,8 @@ class _Script:
         if guarded := sorted({named(one) for one in functions} & self.source.inner):
             remedy += f". No import finds {', '.join(guarded)}, below that line or in a function: "
             remedy += "move it to the top of the file"
+        if weights and len(weights) != len(specs):
+            remedy += f". TRL refuses {len(weights)} weights for {len(specs)} functions"
         if models:
             remedy += f". {' and '.join(models)}: serve the model, and give its URL"
         yield self._tell("reward_funcs", said, remedy)
@@ -368,10 +370,8 @@ class _Script:
         for flag, value in data.flags.items():
             if not (flag == "dataset_config" and "dataset_name" in self.typed):
                 yield give(flag, value)
-        for said, remedy in data.untold:
-            yield self._tell("dataset_name", said, remedy)
-        for said in data.untold_split:
-            yield self._tell(SPLIT, f"{said}: its split", "give it by --prompt_split")
+        for one in data.untold:
+            yield self._tell(*one)
         if data.changes:
             yield Finding(Kind.UNTOLD, said=f"{self.file}: {data.changes}")
 

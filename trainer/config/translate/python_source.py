@@ -6,10 +6,11 @@ A name stands for its value if the script certainly assigns it before, and chang
 from __future__ import annotations
 
 import ast
+import platform
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from trainer.config.translate.python_arithmetic import computed
+from trainer.config.translate.python_arithmetic import MOST_DEPTH, computed
 from trainer.config.translate.script_flow import FUNCTIONS, Places, decide
 from trainer.config.translate.script_options import LIBRARIES, Options
 
@@ -20,7 +21,29 @@ CHANGES = ("append", "clear", "extend", "insert", "pop", "remove", "setdefault",
 ONLY_READ = ("dict", "list", "tuple", "len", "str", "print", "sorted", "sum", "dumps", "update")
 """Functions that change no list or dictionary that they are given."""
 BUILT = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
+ENUMS = ("SchedulerType", "IntervalStrategy", "SaveStrategy")
+"""Classes of transformers whose names are their values in capitals."""
+NOTEBOOK = "!%"
+"""With what a command of a notebook begins."""
 BLOCKS = (ast.stmt, ast.ExceptHandler)
+
+
+def fault(file: str) -> str:
+    """Return why a file is no Python; "" if it is, or is not here."""
+    try:
+        ast.parse(Path(file).read_bytes())
+    except SyntaxError as error:
+        where, first = f"{file} line {error.lineno}", (error.text or "").split()[:1]
+        if first and first[0][0] in NOTEBOOK:
+            what = f"{first[0]} is a notebook's command, and no Python"
+            return f"{where}: {what}. Leave out the lines that begin with ! or %"
+        version = ".".join(platform.python_version_tuple()[:2])
+        return f"{where} is not Python {version}: {error.msg}"
+    except ValueError as error:
+        return f"{file} is not Python: {error}"
+    except (OSError, RecursionError):
+        pass
+    return ""
 
 
 class Source:
@@ -101,16 +124,40 @@ class Source:
         }
         return not names or "" in names or bool({*names} & read)
 
-    def resolved(self, node: ast.expr) -> ast.expr:
-        """Return what a name or an option stands for, and arithmetic on constants as its value.
+    def resolved(self, node: ast.expr, depth: int = MOST_DEPTH) -> ast.expr:
+        """Return what a name, an entry or an option stands for, and what is computed as its value.
 
         Anything else is returned as it is.
         """
         found = self._bound(node) if isinstance(node, ast.Name) else node
-        return computed(self.options.value(found), self._look)
+        if isinstance(found, ast.Subscript):
+            found = self._entry(found, depth)
+        return computed(self._attribute(found), self._look)
 
-    def _look(self, node: ast.Name | ast.Attribute) -> ast.expr:
-        return self._bound(node) if isinstance(node, ast.Name) else self.options.value(node)
+    def _look(self, node: ast.Name | ast.Attribute | ast.Subscript) -> ast.expr:
+        if isinstance(node, ast.Subscript):
+            return self._entry(node, MOST_DEPTH)
+        return self._bound(node) if isinstance(node, ast.Name) else self._attribute(node)
+
+    def _attribute(self, node: ast.expr) -> ast.expr:
+        """Return the value of an option, or of a name of transformers' such as COSINE."""
+        words = path(node).removesuffix(".value").split(".")
+        is_own = any(not isinstance(one, ast.alias) for one in self._of_name.get(words[0], ()))
+        if words[-2:-1] and words[-2] in ENUMS and not is_own:
+            return ast.copy_location(ast.Constant(words[-1].lower()), node)
+        return self.options.value(node)
+
+    def _entry(self, node: ast.Subscript, depth: int) -> ast.expr:
+        """Return an entry of a dictionary that is written in the script; else the node itself."""
+        if depth == 0:
+            return node
+        of, key = self.resolved(node.value, depth - 1), constant(node.slice)
+        if not isinstance(of, ast.Dict) or not isinstance(key, str):
+            return node
+        entries = dict(self.entries(of))
+        found = self.resolved(entries.get(key, node), depth - 1)
+        is_open = "" in entries or isinstance(found, ast.Dict | ast.List)  # may have another name
+        return node if is_open else found
 
     def _bound(self, node: ast.Name) -> ast.expr:
         """Return what a name stands for; the name itself if that is not certain."""

@@ -47,24 +47,22 @@ class Data:
         """`passed`: what the trainers get as `train_dataset`."""
         self.source = source
         self.flags: dict[str, str] = {}
-        self.untold: list[tuple[str, str]] = []
-        """What is not taken over, and what to give."""
-        self.untold_split: list[str] = []
-        """Splits of which only a run tells the name."""
+        self.untold: list[tuple[str, str, str]] = []
+        """A flag of TRL, what is not taken over of it, and what to give."""
         calls = source.calls([LOAD])
         ends = source.calls(source.kinds("GRPOTrainer"))
         if len(calls) == 1 and ends and source.places.is_open(calls[0], ends[0]):
             said = f"line {calls[0].lineno}: {shown(calls[0])}, which a run may not use,"
-            self.untold.append((said, "give --prompt_data"))
+            self._tell(said, "give --prompt_data")
         elif len(calls) == 1:
             self._of_load(calls[0])
             if not any(key in ("split", "") for key, _ in self._arguments(calls[0])):
                 self._of_splits(passed)
         elif calls:
             said = " and ".join(shown(call) for call in calls)
-            self.untold.append((said, "give --prompt_data"))
+            self._tell(said, "give --prompt_data")
         elif trains:
-            self.untold.append(("train_dataset", "give --prompt_data"))
+            self._tell("train_dataset", "give --prompt_data")
         self.changes = self._changes()
         """A sentence on what the script changes in the rows; "" if nothing."""
 
@@ -76,7 +74,7 @@ class Data:
             name = values.get("data_files")
             given.pop("data_dir", None)
         if not isinstance(name, str):
-            self.untold.append((shown(call), "give --prompt_data"))
+            self._tell(shown(call), "give --prompt_data")
             return
         self.flags["dataset_name"] = name
         for key, flag in (("name", "dataset_config"), ("split", "dataset_train_split")):
@@ -86,11 +84,14 @@ class Data:
             elif key in given and not is_none(given[key]):
                 remedy = "behind a colon of --prompt_data" if key == "name" else "by --prompt_split"
                 said = f"{LOAD}({key}={shown(given[key])})"
-                self.untold.append((said, f"give it {remedy}"))
+                self._tell(said, f"give it {remedy}")
         for key, node in given.items():
             if key not in KNOWN:
                 said = f"{LOAD}({key}={shown(node)})" if key else f"{LOAD}(**{shown(node)})"
-                self.untold.append((said, "give --prompt_data with the files themselves"))
+                self._tell(said, "give --prompt_data with the files themselves")
+
+    def _tell(self, said: str, remedy: str, flag: str = "dataset_name") -> None:
+        self.untold.append((flag, said, remedy))
 
     def _arguments(self, call: ast.Call) -> list[tuple[str, ast.expr]]:
         return [*zip(PLACES, call.args, strict=False), *self.source.arguments(call)]
@@ -101,7 +102,9 @@ class Data:
         if len(found) == 1 and (split := found.copy().pop()):
             self.flags[SPLIT] = split
         elif found - {""}:
-            self.untold_split += [f"train_dataset={shown(one)}" for one in passed]
+            for one in passed:
+                said = f"train_dataset={shown(one)}: its split"
+                self._tell(said, "give it by --prompt_split", SPLIT)
 
     def _split(self, node: ast.expr) -> str | None:
         """Return the split that an expression has; "" if it says none, None if a run tells."""

@@ -47,12 +47,8 @@ def environment(
                 entries = [*source.arguments(one)]
                 entries += [part for node in one.args for part in source.entries(node)]
             elif named(one.func.value) == "environ" and one.func.attr == "setdefault":
-                entries = (
-                    []
-                    if not by_default
-                    else [(str(constant(node)), one.args[-1]) for node in one.args[:1]]
-                )
+                known = one.args[:1] if by_default else []
+                entries = [(str(constant(node)), one.args[-1]) for node in known]
         for name, value in entries:
             found.setdefault(name, []).append((one, value))
-    found.pop("", None)
-    return found
+    return {name: places for name, places in found.items() if name not in ("", "None")}

@@ -131,7 +131,8 @@ def _of_scripts(command: Command) -> Iterator[str]:
         )
     yield from map(plain, not_here(command))
     yield "prompts: add --apply_chat_template if they are messages"
-    if not {"num_processes", "nproc_per_node", "num_gpus"} & {*command.launcher, *command.given}:
+    typed = {name.replace("-", "_") for name in (*command.launcher, *command.given)}
+    if not {"num_processes", "nproc_per_node", "num_gpus"} & typed:
         yield "processes: none are named, so batches are those of one; add --num_processes"
 
 

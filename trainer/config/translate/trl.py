@@ -13,6 +13,7 @@ from trainer.config.translate.rows import (
     Conversion,
     Row,
     Table,
+    UnreadError,
     Values,
     absent,
     always,
@@ -56,18 +57,22 @@ NO_KL = "--beta is 0: there is no reference"
 
 
 def processes(values: Values) -> int:
-    """Return the number of TRL's processes. Raises ValueError."""
+    """Return the number of TRL's processes. Raises UnreadError."""
     if values.has("num_processes"):
-        return values.whole("num_processes")
-    each = values.text("nproc_per_node") or values.text("num_gpus")
-    return (int(each) if each.isdecimal() else 1) * nodes(values)
+        return _first(values, "num_processes")
+    return _first(values, "nproc_per_node", "num_gpus") * nodes(values)
 
 
 def nodes(values: Values) -> int:
-    for name in ("num_machines", "nnodes", "num_nodes"):
-        if values.has(name):
-            return values.whole(name)
-    return 1
+    return _first(values, "num_machines", "nnodes", "num_nodes")
+
+
+def _first(values: Values, *names: str) -> int:
+    """Return the number of the first flag that is given, else 1. Raises UnreadError."""
+    name = next((one for one in names if values.has(one)), "")
+    if name and not values.text(name).isdecimal():
+        raise UnreadError(name)
+    return int(values.text(name)) if name else 1
 
 
 def _micro_steps(values: Values) -> int:
@@ -82,7 +87,7 @@ def _micro_steps(values: Values) -> int:
 
 def _samples(values: Values) -> int:
     """Return the completions of one generation. Raises ValueError."""
-    if values.has("generation_batch_size"):
+    if values.has("generation_batch_size") and not values.has("steps_per_generation"):
         return values.whole("generation_batch_size")
     each = values.whole("per_device_train_batch_size")
     return each * processes(values) * _micro_steps(values)
@@ -93,6 +98,12 @@ def _prompts(value: str, values: Values) -> Answer:
     if samples % group:
         return absent(f"{samples} completions are not a multiple of num_generations {group}")
     return shown(samples // group)
+
+
+def _of_generation(value: str, values: Values) -> Answer:
+    if values.has("steps_per_generation"):
+        return absent("TRL refuses it beside steps_per_generation: give one of both")
+    return _prompts(value, values)
 
 
 def _update(value: str, values: Values) -> Answer:
@@ -196,6 +207,14 @@ def _reward(value: str, values: Values) -> Answer:
     return " ".join(found) or needless("none has a counterpart")
 
 
+def _weights(value: str, values: Values) -> Answer:
+    names = values.text("reward_funcs").split()
+    count, given = len(names) + values.has("reward_model_name_or_path"), len(value.split())
+    if count != given:
+        return absent(f"TRL needs a weight for each reward: {count}, not {given}")
+    return _reward(" ".join(names), values)
+
+
 def reward_of(name: str) -> str:
     """Return the reward for a name of TRL's, or a function's dotted path; "" if there is none."""
     module, _, function = name.rpartition(".")
@@ -278,6 +297,8 @@ def _param_offload(value: str, values: Values) -> Answer:
 
 
 def _per_node(value: str, values: Values) -> Answer:
+    if value in ("gpu", "auto", "cpu", "xpu"):
+        return absent("the machine decides it, and batches depend on it: give the number instead")
     return shown(processes(values) // nodes(values))
 
 
@@ -316,8 +337,10 @@ def _corrects(values: Values) -> bool:
 
 
 def _level(value: str, values: Values) -> Answer:
-    if not _corrects(values):
+    if not values.on("use_vllm"):
         return needless("without vLLM there is no difference to correct")
+    if not _corrects(values):
+        return needless("there is no correction, in both")
     return "seq" if values.text("vllm_importance_sampling_mode").startswith("seq") else "token"
 
 
@@ -346,8 +369,7 @@ KEYS = [
         "FILE.py:NAME"),
     Row("reward_funcs", "reward", by=_other_rewards),
     Row("reward_funcs", "label_key", by=_label, note="solution, for accuracy_reward"),
-    Row("reward_weights", "reward", by=lambda v, values: _reward(values.text("reward_funcs"),
-        values), note="behind each reward"),
+    Row("reward_weights", "reward", by=_weights, note="behind each reward"),
     Row("reward_model_name_or_path", "reward_pretrain", by=_model_reward),
     Row("per_device_train_batch_size", "micro_train_batch_size", by=whole, default="8"),
     Row("per_device_train_batch_size", "train_batch_size", by=_update, default="8",
@@ -358,7 +380,7 @@ KEYS = [
     Row("num_generations", "n_samples_per_prompt", by=whole, default="8"),
     Row("num_generations", "rollout_batch_size", by=_prompts, default="8",
         note="completions of a generation there, prompts here: divided by num_generations"),
-    Row("generation_batch_size", "rollout_batch_size", by=_prompts,
+    Row("generation_batch_size", "rollout_batch_size", by=_of_generation,
         note="completions there, prompts here"),
     Row("steps_per_generation", "rollout_batch_size", by=_prompts,
         note="times per_device_train_batch_size, times processes, divided by num_generations"),

@@ -32,6 +32,15 @@ GRPOTrainer(model="m/m", args=args, reward_funcs=lambda completions: 1.0).train(
 """
 
 
+OF_NOTEBOOK = "is a notebook's command, and no Python. Leave out the lines that begin with ! or %"
+VERSION = f"is not Python {sys.version_info.major}.{sys.version_info.minor}"
+NO_PYTHON = {
+    "!pip install trl": f": !pip {OF_NOTEBOOK}",
+    "%cd /work": f": %cd {OF_NOTEBOOK}",
+    "  x = 1": f" {VERSION}: unexpected indent",
+}
+
+
 def test_the_constants_of_a_script_of_trl_s_trainer_are_read_and_typed_flags_count_more(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -52,6 +61,11 @@ def test_the_constants_of_a_script_of_trl_s_trainer_are_read_and_typed_flags_cou
     assert f"{script}: neither its flags nor its text have what TRL's GRPO has" in err
     assert f"`rollcall up python {script} --learning_rate 3e-6 --dataset_name o/d`" in err
     assert run(capsys, "--from", "trl", "--", "python", str(script), *typed)[0] == 1
+    for line, why in NO_PYTHON.items():
+        for file in (script, tmp_path / "my_grpo.py"):
+            file.write_text(f"import trl\n{line}\n")
+            code, out, err = run(capsys, "python", str(file), *typed)
+            assert (code, out, err) == (64, "", f"rollcall translate: {file} line 2{why}\n")
     (of_grpo,) = [run(capsys, "python", "away.py", *typed, "--num_generations", "4")]
     assert flags(of_grpo[1])["--n_samples_per_prompt"] == ["4"]
 
@@ -467,6 +481,8 @@ def test_a_whole_command_in_quotes_is_read(capsys: pytest.CaptureFixture[str]) -
         (["grpo.yaml"], "give trl grpo --config grpo.yaml"),
         (["trl", "grop", "--x", "1"], "trl has no command grop: did you mean grpo?"),
         (["--form", "verl"], "unknown argument --form"),
+        (["a.sh", "--argument", "--model"],
+         "expected one argument: give one that begins with a hyphen behind =, as in --argument=--"),
     ],
 )  # fmt: skip
 def test_wrong_usage_ends_with_64(

@@ -389,6 +389,54 @@ def test_what_is_lost_from_trl_is_listed_without_its_secrets(
     assert "hub_token=********: " in err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--generation_batch_size 32 --steps_per_generation 2",
+         "generation_batch_size=32: TRL refuses it beside steps_per_generation: give one of both"),
+        ("--reward_weights 1 2",
+         "reward_weights=1 2: TRL needs a weight for each reward: 1, not 2"),
+    ],
+)  # fmt: skip
+def test_what_trl_refuses_is_named(
+    capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    code, _, err = run(capsys, "--", *TRL.split(), *words.split())
+    assert (code, said in err) == (1, True), err
+
+
+def test_a_correction_that_is_off_is_not_said_to_lack_vllm(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    off = "--use_vllm --vllm_importance_sampling_correction false"
+    code, out, err = run(capsys, "--", *TRL.split(), *off.split())
+    assert (code, "--is_correction_level" in out, "without vLLM" in err) == (0, False, False), err
+
+
+@pytest.mark.parametrize(
+    ("launch", "gpus", "said"),
+    [
+        ("accelerate launch --num_processes 8 -m", "8", ""),
+        ("torchrun --nproc-per-node 8 -m", "8", ""),
+        ("torchrun --nproc_per_node gpu -m", None, "nproc_per_node=gpu: the machine decides it"),
+        ("torchrun --nproc-per-node=auto -m", None, "nproc_per_node=auto: the machine decides it"),
+        ("torchrun --nnodes 1:4 --nproc_per_node 8 -m", None, "nnodes=1:4: its value cannot be"),
+    ],
+)
+def test_batches_are_not_those_of_one_process_where_the_number_is_not_known(
+    capsys: pytest.CaptureFixture[str], launch: str, gpus: str | None, said: str
+) -> None:
+    words = ["trl.scripts.grpo", *TRL.split()[2:], "--per_device_train_batch_size", "4"]
+    code, out, err = run(capsys, "--", *launch.split(), *words)
+    made = flags(out)
+    assert code == (0 if gpus else 1), err
+    assert made.get("--actor_num_gpus_per_node") == ([gpus] if gpus else None)
+    assert made.get("--train_batch_size") == (["32"] if gpus else None)
+    assert said in err
+    assert "processes: none are named" not in err
+    assert "value cannot be read" not in err or "nnodes" in launch
+
+
 def test_a_launcher_before_trl_s_script_gives_the_layout(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -131,8 +131,10 @@ BATCHES = """\
 import os
 from trl import GRPOConfig, GRPOTrainer
 ACCUMULATED = 2**3
-args = GRPOConfig(num_generations=64 // 4, learning_rate=1e-6 * 2, {})
-GRPOTrainer(model="m/" + "m", args=args, reward_funcs="r/m")
+NAME = "m"
+args = GRPOConfig(num_generations=64 // 4, learning_rate=1e-6 * 2, {},
+                  lr_scheduler_type=SchedulerType.COSINE)
+GRPOTrainer(model=f"m/{{NAME}}", args=args, reward_funcs=os.path.join("r", "m"))
 """
 COMPUTED = ("--micro_train_batch_size", "--rollout_batch_size", "--train_batch_size")
 
@@ -167,6 +169,7 @@ def test_arithmetic_of_a_script_is_computed_and_nothing_from_a_value_that_is_not
     assert [made.get(name) for name in COMPUTED] == expected, err
     assert (made["--n_samples_per_prompt"], made["--pretrain"]) == (["16"], ["m/m"])
     assert (made["--actor_learning_rate"], made["--save_steps"]) == (["2e-06"], ["500"])
+    assert (made["--lr_scheduler"], made["--reward_pretrain"]) == (["cosine"], ["r/m"])
     assert said in err
     assert ("batch_size=" in err or "steps=" in err) == bool(said)
 
