@@ -17,14 +17,21 @@ Events = Iterable[Mapping[str, Any]]
 
 
 def workers(events: Events) -> tuple[str, ...]:
-    """Return who had a place last: the workers of the last roll, and spares in their places."""
+    """Return who had a place last: the workers of the last roll, and spares in their places.
+
+    Work that moved to the head holds no place: who leads next waits for no lost head.
+    """
     held: tuple[str, ...] = ()
+    leader = ""
     for event in events:
         about = event["details"]
-        if event["kind"] == ROLL:
+        if event["kind"] == START:
+            leader = event["node"]
+        elif event["kind"] == ROLL:
             held = tuple(about.get("present", ()))
         elif event["kind"] == MOVED:
-            held = places.moved(held, str(about.get("lost")), str(about.get("node")))
+            moved = places.moved(held, str(about.get("lost")), str(about.get("node")))
+            held = tuple(name for name in moved if name != leader)
     return held
 
 

@@ -32,3 +32,11 @@ def test_the_last_head_and_who_had_a_place_under_it_are_remembered(tmp_path: Pat
     ]
     assert earlier_nodes.members([], "b") == []
     assert earlier_nodes.members(events[:1], "head-1") == [], "it was started again"
+
+
+def test_a_lost_head_holds_no_place_for_work_that_had_moved_to_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl", "head")
+    journal.record(START, "this is the head")
+    journal.record(ROLL, "all are there", present=["worker-1", "worker-2"])
+    journal.record(MOVED, "goes on at head", lost="worker-1", node="head")
+    assert earlier_nodes.workers(journal.landmarks(*KINDS)) == ("worker-2",)
