@@ -8,26 +8,23 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 INTERRUPTED = 128 + signal.SIGINT
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 try:
-    from pathlib import Path
     from typing import NoReturn, TextIO, cast
 
     from contract.exit_codes import ExitCode
     from contract.files import ray_home
     from contract.files.os_errors import to_a_reader
     from contract.launch.programs import Program
-    from contract.options import ConfigError, Fault, fail
-    from contract.run_dir import RunFiles
+    from contract.options import ConfigError, Fault
     from entrypoint.commands import cli, packages
     from entrypoint.config.partly import SettingsError
     from entrypoint.config.read import read_settings
-    from entrypoint.config.recipe_registry import BUILTIN, RECIPES
+    from entrypoint.config.recipe_registry import BUILTIN
     from entrypoint.config.settings import Settings
     from entrypoint.config.uses import Use
     from entrypoint.processes import home, programs
@@ -44,12 +41,6 @@ PROGRAMS = {
 OWN_MODULES = ("bundle", "demo", "init", "report")
 """Commands that read no settings of a node; each is the `main` of its module."""
 STARTS_PROGRAMS = frozenset({*PROGRAMS, "up", "demo", "exec", "sft", "rm", "dpo"})
-NO_JOB = (
-    "no job is given: give its flags after `rollcall up` or in ROLLCALL_JOB. `rollcall init` "
-    "writes a run.yaml: then `rollcall up --config run.yaml`. For a cluster that "
-    "waits for jobs, start every node with `rollcall up --wait-for-jobs`, and bring jobs with "
-    "`rollcall submit`."
-)
 
 
 def main() -> int:
@@ -181,7 +172,9 @@ def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         from entrypoint.commands import doctor
 
         return doctor.main(settings, call.as_json)
-    return _up(settings, bare=not sys.argv[1:])
+    from entrypoint.commands import up
+
+    return up.up(settings, bare=not sys.argv[1:])
 
 
 def _with_those_of_the_machine(error: ConfigError, environ: Mapping[str, str]) -> ConfigError:
@@ -217,13 +210,6 @@ def _is_job(words: Sequence[str]) -> bool:
     return recognised(words, None).is_known
 
 
-def _refuse_as_notice(path: Path) -> None:
-    from contract.files import notice
-
-    if problem := notice.unusable(path):
-        raise ConfigError([Fault("ROLLCALL_PREEMPT_FILE", str(path), problem, notice.REMEDY)])
-
-
 def _refuse_wrong_addresses(settings: Settings) -> None:
     from entrypoint.config.role import decide
     from entrypoint.machine import address
@@ -243,101 +229,6 @@ def _help(command: Sequence[str]) -> str:
     from entrypoint.commands import arguments
 
     return arguments.parser(command[0]).format_help() if command else cli.help_text()
-
-
-def _up(settings: Settings, *, bare: bool = False) -> int:
-    """Run this node from preflight to exit. `bare`: nothing at all was typed."""
-    from entrypoint import console
-    from entrypoint.config.role import Head, Worker, decide, warnings
-    from entrypoint.job.recipes import base as recipes
-    from entrypoint.net import node_claims
-    from entrypoint.node import roles, unfit_report
-    from entrypoint.preflight.run import run_checks
-    from entrypoint.preflight.show import failed_names, keep_report, not_well, say_report
-    from entrypoint.processes.inbox import Inbox
-    from entrypoint.run import errors, unfit_head_note
-
-    role = decide(settings)
-    is_head = isinstance(role, Head)
-    own_job = is_head and not settings.waits_for_jobs
-    if own_job and (faults := recipes.load(settings.recipe).faults(settings)):
-        from entrypoint.commands import arguments
-
-        lacks_a_job = RECIPES[settings.recipe].may_lack_a_job and not settings.job
-        if lacks_a_job and bare:
-            print(cli.help_text(), end="\n\n", flush=True)
-            faults = ()
-        first = [NO_JOB] if lacks_a_job else []
-        return fail("\n".join([*first, *arguments.hinted(faults, "up")]))
-    tried = recipes.TriedCode()
-    if own_job and settings.check_code and not _has_begun(settings):
-        tried = recipes.load(settings.recipe).try_code(settings)
-    if tried.faults:
-        return fail("\n".join(tried.faults))
-    console.set_up(settings)
-    for line in tried.lines:
-        console.log.info("tried: %s", line)
-    for line in recipes.untold(settings) if own_job else ():
-        console.log.info("note: %s", line)
-    for line in (*warnings(settings), *tried.warnings):
-        console.log.warning("%s", line)
-    inbox = Inbox()
-    inbox.listen_to_signals()
-    if settings.preempt_file:
-        _refuse_as_notice(settings.preempt_file)
-        inbox.listen_to_file(settings.preempt_file)
-    if is_head:
-        unfit_head_note.forget(settings)
-    claim = node_claims.of(settings.node_name, *settings.worker_ports).hold()
-    report = run_checks(role, settings)
-    say_report(report, console.say_check, on_terminal=console.draws())
-    refused = _is_led_by_another(settings) if is_head else ""
-    if report.exit_code != ExitCode.FINISHED:
-        failed = "this node does not start: %s failed (ROLLCALL_PREFLIGHT=strict)"
-        console.log.error(failed, failed_names(report))
-        reasons = tuple(f"{result.name}: {result.evidence}" for result in report.fails)
-        if isinstance(role, Worker):
-            unfit_report.report(settings, reasons)
-        elif not refused:
-            unfit_head_note.tell(settings, report.exit_code, "; ".join(reasons))
-        return report.exit_code
-    if refused:  # before it writes to the logs of that head's run
-        console.log.error("%s", refused)
-        return ExitCode.RUN_DIR
-    console.log_to_file(settings, is_head=is_head)
-    try:
-        keep_report(report, settings)
-    except OSError as error:
-        console.log.warning("no report of preflight is kept: %s", errors.describe(error))
-    findings = not_well(report, settings.secrets)
-    with claim or nullcontext():
-        return roles.serve(settings, role, findings, inbox)
-
-
-def _is_led_by_another(settings: Settings) -> str:
-    """Return that a living head of this machine has the run; "" if this node may lead or join."""
-    from entrypoint.config.durations import NEVER
-    from entrypoint.run import lease
-
-    leases = RunFiles(settings.run_dir).leases
-    try:
-        if settings.head_failover == NEVER or not lease.moved_to(leases):
-            lease.Lease(leases).refuse_living()
-    except lease.HeldError as error:
-        return str(error)
-    except OSError:  # the lease itself says why
-        pass
-    return ""
-
-
-def _has_begun(settings: Settings) -> bool:
-    """Whether earlier attempts have run the user's code; False if the run directory is away."""
-    from entrypoint.job.found_checkpoints import has_begun
-
-    try:
-        return has_begun(settings)
-    except OSError:
-        return False
 
 
 def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:

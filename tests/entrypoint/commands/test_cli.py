@@ -15,9 +15,8 @@ from contract.exit_codes import ExitCode
 from contract.journal import append_event
 from contract.launch.programs import Program
 from contract.run_dir import RunFiles
-from entrypoint import __main__ as entrypoint
 from entrypoint.__main__ import recipe_takes_command
-from entrypoint.commands import arguments, cli
+from entrypoint.commands import arguments, cli, up
 from entrypoint.commands.cli import COMMANDS, Invocation, PlannedNodes, UsageError, parse
 from entrypoint.config.read import read_settings
 from entrypoint.config.recipe_registry import BUILTIN, RECIPES
@@ -312,7 +311,7 @@ def test_nothing_typed_and_nothing_set_shows_what_it_can_do() -> None:
     )
     assert done.returncode == ExitCode.USAGE
     assert done.stdout.startswith("usage: rollcall [COMMAND] [ARGUMENTS]")
-    assert done.stderr == f"{entrypoint.NO_JOB}\n"
+    assert done.stderr == f"{up.NO_JOB}\n"
 
 
 @pytest.mark.parametrize("recipe", ["builtin", "command"])
@@ -320,7 +319,7 @@ def test_a_head_without_a_job_says_how_to_have_a_cluster_that_waits_for_jobs(
     recipe: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = read_settings({"RAY_WORKER": "0", "ROLLCALL_RECIPE": recipe})
-    assert entrypoint._up(settings) == 64
+    assert up.up(settings) == 64
     said = capsys.readouterr().err
     assert said.startswith("no job is given: ") == (recipe == "builtin")
     assert "start every node with `rollcall up --wait-for-jobs`" in said
