@@ -99,6 +99,9 @@ class ControlServer:
         self.idle = ""
         """A sentence on GPUs that have no work; "" if all have."""
         self.max_restarts: int | None = None
+        self.patience: dict[str, float] = {}
+        """`min_workers` with which the run may go on, after `replace_timeout` seconds."""
+        self._is_stopping = False
         """The restart budget of the run, for the metrics."""
         self.speeds: Sequence[Speed] = ()
         """Of the ranks of the job that runs."""
@@ -290,6 +293,8 @@ class ControlServer:
             "incarnation": self.incarnation,
             "is_live": True,
             "phase": self.phase,
+            "is_stopping": self._is_stopping,
+            **self.patience,
             "sentence": self.sentence,
             "job": self.jobs.shown,
             "takes_jobs": self.jobs.queue is not None,
@@ -375,6 +380,7 @@ class ControlServer:
             where = f" at {request.client.host.removeprefix('::ffff:')}" if request.client else ""
             who = f" by a command (rollcall stop) or a client{where}"
         self._observer.stop_requested(f"asked over HTTP{who}")
+        self._is_stopping = True
         return JSONResponse({"stopping": True}, status_code=202)
 
     async def _metrics(self, request: Request) -> Response:

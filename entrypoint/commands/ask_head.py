@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -30,10 +31,11 @@ from entrypoint.commands.status_text import is_over, job_sentences, state_senten
 from entrypoint.config.settings import Settings
 from entrypoint.run import unfit_head_note
 from entrypoint.run.flight_record import run_end
+from entrypoint.run.shown_path import shown
 
 Say = Callable[[Mapping[str, Any]], Iterable[str]]
 """Turns an answer of the head into lines."""
-STOPS = "the head will save, stop and exit 143"
+STOPS = "the head will save, stop and exit 143. That takes a while: {} returns once it is over"
 ENDED = (
     "the head was lost: what it had left on this machine is ended ({}), and its memory and GPUs "
     "are free. A start with the same run directory goes on from the newest checkpoint"
@@ -89,7 +91,9 @@ def stop(settings: Settings, options: argparse.Namespace) -> int:
             stops = f"{options.job} will save and stop; the cluster stays up"
             path = f"{job_path(options.job)}/stop"
             return _say(settings, options, ("POST", path), lambda row: [_after_stop(row, stops)])
-        return _say(settings, options, ("POST", "/v1/stop"), lambda _: [STOPS])
+        of = "" if settings.url else f" {shlex.quote(shown(settings.run_dir))}"
+        wait = f"`rollcall wait{of}`"
+        return _say(settings, options, ("POST", "/v1/stop"), lambda _: [STOPS.format(wait)])
     except AwayError:
         if options.job or not (ended := _ended_leftovers(settings)):
             raise

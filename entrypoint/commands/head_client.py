@@ -43,6 +43,7 @@ INTERRUPTED = 130
 """Exit code of a command that Ctrl-C has ended, as of other programs."""
 NEVER = threading.Event()
 GIVE_TOKEN = "set ROLLCALL_TOKEN to the run's token, or ROLLCALL_RUN_DIR to the run's directory"
+TOKEN_WINS = "ROLLCALL_TOKEN is set, and wins: unset it, and the token in {} is used"
 SOON_SECONDS = 10.0
 """A --timeout below this says only at its end that no head answers."""
 
@@ -122,7 +123,7 @@ def _answer(
             client.close()
     if strange and settings.token is None and (lost := _silent_head(settings)):
         raise AwayError(f"{strange[0]}, so it is another run's{lost}")
-    raise _untrusted(strange[0]) if strange else _away(settings, away)
+    raise _untrusted(settings, strange[0]) if strange else _away(settings, away)
 
 
 def _shown(settings: Settings, place: Place, base: str) -> str:
@@ -133,13 +134,16 @@ def _shown(settings: Settings, place: Place, base: str) -> str:
     return base
 
 
-def _untrusted(error: WrongTokenError) -> NoAnswerError:
+def _untrusted(settings: Settings, error: WrongTokenError) -> NoAnswerError:
     match error:
         case OtherTlsError():
             return NoAnswerError(str(error), ExitCode.USAGE)
         case UntrustedError():
             return NoAnswerError(str(error), ExitCode.NOT_ALLOWED)
-    return NoAnswerError(f"{error}: {GIVE_TOKEN}", ExitCode.NOT_ALLOWED)
+    remedy = GIVE_TOKEN
+    if settings.url is None and settings.token and RunFiles(settings.run_dir).token.is_file():
+        remedy = TOKEN_WINS.format(settings.run_dir)
+    return NoAnswerError(f"{error}: {remedy}", ExitCode.NOT_ALLOWED)
 
 
 def _away(settings: Settings, errors: Sequence[wait.NotYetError]) -> AwayError:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from contract.durations import counted, duration, steps_kept
 from contract.progress import Progress
 from entrypoint import console
 from entrypoint.job.jobs import JobState
+from entrypoint.run import lost_head
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.text import dated
 
@@ -70,7 +72,10 @@ def _meanwhile(state: Mapping[str, Any]) -> str:
         case "training":
             return f"attempt {attempt} still runs, with {roll}"
         case "roll call" | "recovering":
-            return f"the job waits, with {roll}: ROLLCALL_MIN_WORKERS lets it go on with fewer"
+            if present < state.get("min_workers", expected):
+                return f"the job waits, with {roll}: ROLLCALL_MIN_WORKERS lets it go on with fewer"
+            limit = f"{duration(state['replace_timeout'])} (ROLLCALL_REPLACE_TIMEOUT)"
+            return f"the job waits for {limit}, then goes on with {roll} if it fits there"
     return ""
 
 
@@ -81,7 +86,10 @@ def _attempts(state: Mapping[str, Any]) -> Iterator[str]:
         failures = state["failures"]
         told = f"{counted(failures, 'failure')} so far" if failures else ""
         saved = progress.checkpoint if progress else None
-        checkpoint = "no checkpoint yet" if saved is None else f"checkpoint of step {saved}"
+        makes_steps = state.get("phase", "training") == "training" and not state["is_starting"]
+        checkpoint = lost_head.kept(
+            replace(progress, in_memory=None) if progress and makes_steps else progress
+        )
         is_logged = progress is not None and progress.is_logged
         if not state.get("tells_steps", True) or (is_logged and saved is None):
             checkpoint = ""  # the job alone knows
@@ -99,7 +107,8 @@ def _attempts(state: Mapping[str, Any]) -> Iterator[str]:
 def _phase(state: Mapping[str, Any]) -> str:
     """Return the head's phase; of a job that tells no steps, nobody knows that it trains."""
     trains = state["phase"] == "training"
-    return "running" if trains and not state.get("tells_steps", True) else str(state["phase"])
+    phase = "running" if trains and not state.get("tells_steps", True) else str(state["phase"])
+    return f"{phase}, a stop was asked" if state.get("is_stopping") else phase
 
 
 def _without_step(state: Mapping[str, Any]) -> str:

@@ -69,7 +69,7 @@ from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes import process
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.processes.services import Services
-from entrypoint.run import errors, lease, restore
+from entrypoint.run import errors, lease, lost_head, restore
 from entrypoint.run import token as run_token
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.remedies import remedy
@@ -231,6 +231,8 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     served = _served(settings, token, me)
     control = ControlServer(registry, observer, files, keys, Listener(listener, served))
     control.max_restarts = settings.max_restarts
+    patience = {"min_workers": role.min_workers, "replace_timeout": settings.replace_timeout}
+    control.patience = patience
     control.bequeath(heritage.told(settings, role, me.address))
     _say_failover(settings, role)
     control.jobs.queue = queue  # before Ray answers: a waiting `submit` asks a new head at once
@@ -274,6 +276,8 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
             log.info("%s", what_to_do(files, code))
         elif outcome.name == "finished" and queue is None:
             log.info("%s", what_is_there(files))
+        elif outcome.name == "stopped" and (again := lost_head.command(files)):
+            log.info("to resume the run: %s", again)
         memory.save(files.kept, settings.node_name)
         return code if finish_uploads() else unsaved(code)
 

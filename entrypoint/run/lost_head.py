@@ -16,6 +16,7 @@ from typing import Any
 from contract.durations import counted, duration
 from contract.files import stored_json
 from contract.journal_file.index import landmarks
+from contract.progress import Progress
 from contract.run_dir import JOB_ENTRY, RunFiles
 from entrypoint.run import candidacy
 from entrypoint.run.candidacy import Candidates
@@ -32,6 +33,7 @@ MOST_LOGS = 3
 NO_WORKER = "no worker was there that knows the job"
 AGAIN = "start it again with the same run directory, and the run continues"
 """What a person does if nothing takes the place of what was lost."""
+TO_STOP = ". To stop the run: rollcall stop once a worker leads, or end the workers (SIGTERM)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,22 @@ def what_follows(told: Failover, silence: float) -> str:
 def all_of(run: RunFiles, silence: float) -> str:
     """Return all that a person is told of a lost head. The last line is the command, if known."""
     told, again = failover(run), command(run)
-    label = "or start it now" if is_awaited(told, silence) else "to start it again"
+    awaited = is_awaited(told, silence)
+    label = "or start it now" if awaited else "to start it again"
     line = f"\n{label}: {again}" if again else ""
-    left = left_over(run, told, silence)
-    return f"{what_follows(told, silence)}{left}{finished_before(run)}{line}"
+    more = f"{left_over(run, told, silence)}{finished_before(run)}{TO_STOP if awaited else ''}"
+    with suppress(OSError):
+        if (progress := Progress.read(run.progress)) and not progress.is_logged:
+            more = f". The run has: {kept(progress)}{more}"
+    return f"{what_follows(told, silence)}{more}{line}"
+
+
+def kept(progress: Progress | None) -> str:
+    """Return which steps no loss of one node takes away: the newest on disk and in memory."""
+    saved, held = (progress.checkpoint, progress.in_memory) if progress else (None, None)
+    told = "no checkpoint yet" if saved is None else f"checkpoint of step {saved}"
+    is_newer = held is not None and held > (saved or 0)
+    return f"{told}, step {held} in the memory of two nodes" if is_newer else told
 
 
 def finished_before(run: RunFiles) -> str:

@@ -373,7 +373,12 @@ def test_a_state_names_the_head_once_and_counts_workers_only_if_there_are_any(
     ("phase", "present", "said"),
     [
         ("training", 1, "attempt 2 still runs, with 1 of 2 workers"),
-        ("roll call", 1, "the job waits, with 1 of 2 workers: ROLLCALL_MIN_WORKERS lets it go on"),
+        ("roll call", 0, "the job waits, with 0 of 2 workers: ROLLCALL_MIN_WORKERS lets it go on"),
+        (
+            "roll call",
+            1,
+            "the job waits for 5 min 0 s (ROLLCALL_REPLACE_TIMEOUT), then goes",
+        ),
         ("training", 2, "another node has its place"),
         ("waiting for a job (rollcall submit)", 1, ""),
     ],
@@ -386,6 +391,7 @@ def test_status_says_what_the_job_does_while_a_worker_is_away(
         **{"head": "head", "phase": phase, "present": present, "expected_workers": 2},
         **{"nodes": [lost | {"silent_seconds": 9.0, "warnings": []}], "missing": []},
         **{"outcome": None, "page": "http://h", "attempt": 2, "failures": 1, "is_starting": False},
+        **{"min_workers": 1, "replace_timeout": 300.0},
     }
     state["last_failure"] = {"cause": "it died", "place": "", "to_do": "Read it.", "in_vain": 1}
     told = status_text.state_sentences(state)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from contract.journal import append_event
+from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.run import candidacy, lost_head
 from entrypoint.run.candidacy import Candidates
@@ -85,7 +86,10 @@ def test_the_command_has_a_line_of_its_own(tmp_path: Path, silence: float, label
     details = {"failover": AFTER.as_dict(), "resume": again}
     append_event(run.journal, "start", "this is the head", details)
     append_event(run.journal, "check-in", "worker-1 checked in", {"node": "worker-1"})
-    last = lost_head.all_of(run, silence).splitlines()[-1]
+    Progress(step=7, checkpoint=4, in_memory=6).write(run.progress)
+    *said, last = lost_head.all_of(run, silence).splitlines()
+    assert ". The run has: checkpoint of step 4, step 6 in the memory of two nodes" in said[0]
+    assert said[0].endswith(lost_head.TO_STOP) == lost_head.is_awaited(AFTER, silence)
     assert last.startswith(label)
     assert last.endswith(f": {again}")
 
