@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from env.http.arguments import Help, Parser, finite, port, positive
+from env.http.arguments import Help, Parser, add_limits, limits_of, port
 from env.http.batching import Batcher, Limits, QueueFullError
 from env.http.post import shown
 from env.http.protocol import (
@@ -104,16 +104,11 @@ def serve(task: str, reward: RewardFunction, arguments: argparse.Namespace) -> i
         return fail(os.EX_USAGE, str(error))
     except OSError as error:
         return fail(os.EX_UNAVAILABLE, why_not_listening(host, arguments.port, error))
-    limits = Limits(
-        max_batch=arguments.max_batch,
-        max_wait=arguments.max_wait_ms / 1000,
-        max_queue=arguments.max_queue,
-    )
     logger.info("Rewards for %s on %s port %d.", task, *listening.getsockname()[:2])
     if not (arguments.host or key or is_open()):
         logger.info("Only this machine reaches it. For others set %s.", VARIABLE)
     plain = arguments.protocol == "openrlhf-m"
-    run(create_app(task, reward, limits, plain=plain), listening, key)
+    run(create_app(task, reward, limits_of(arguments), plain=plain), listening, key)
     return 0
 
 
@@ -124,7 +119,6 @@ def fail(code: int, message: str) -> int:
 
 def new_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     """A parser with the options of every reward server: its address, and its batches."""
-    limits = Limits()
     parser = Parser(
         prog=prog,
         description=description,
@@ -134,9 +128,7 @@ def new_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     option("--host", help=f"address to listen on; not given: all with {VARIABLE}, else 127.0.0.1")
     option("--port", type=port, default=5000, help="0: any that is free")
     option("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0], help="form of the answers")
-    option("--max-batch", type=positive, default=limits.max_batch, help="completions a call")
-    option("--max-wait-ms", type=finite, default=limits.max_wait * 1000, help="to fill a batch")
-    option("--max-queue", type=positive, default=limits.max_queue, help="completions that wait")
+    add_limits(parser, Limits(), "completions", "call")
     return parser
 
 

@@ -11,6 +11,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from env.http.batching import Limits
+
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
     """Shows the defaults that are something, and breaks no flag at its hyphens."""
@@ -77,6 +79,20 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 yield from _flags(command)
+
+
+def add_limits(parser: argparse.ArgumentParser, limits: Limits, items: str, call: str) -> None:
+    """Add the flags of `Limits`. `items`: what waits; `call`: what answers a batch of them."""
+    option = parser.add_argument
+    option("--max-batch", type=positive, default=limits.max_batch, help=f"{items} a {call}")
+    option("--max-wait-ms", type=finite, default=limits.max_wait * 1000, help="to fill a batch")
+    option("--max-queue", type=positive, default=limits.max_queue, help=f"{items} that wait")
+
+
+def limits_of(given: argparse.Namespace) -> Limits:
+    return Limits(
+        max_batch=given.max_batch, max_wait=given.max_wait_ms / 1000, max_queue=given.max_queue
+    )
 
 
 def positive(text: str) -> int:

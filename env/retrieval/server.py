@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from env import model_code
-from env.http.arguments import Help, Parser, finite, port, positive
+from env.http.arguments import Help, Parser, add_limits, limits_of, port, positive
 from env.http.batching import Batcher, Limits, QueueFullError
 from env.http.service_key import ServiceKeyError, wanted_at
 from env.http.serving import (
@@ -114,14 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(os.EX_USAGE, str(error))
     except OSError as error:
         return _fail(os.EX_UNAVAILABLE, why_not_listening(arguments.host, arguments.port, error))
-    limits = Limits(
-        max_batch=arguments.max_batch,
-        max_wait=arguments.max_wait_ms / 1000,
-        max_queue=arguments.max_queue,
-    )
     about = f"{index.manifest.passages} passages ({index.manifest.kind}, {arguments.index})"
     logger.info("%s on %s port %d.", about, *listening.getsockname()[:2])
-    run(create_app(index, topk, limits), listening, key)
+    run(create_app(index, topk, limits_of(arguments)), listening, key)
     return 0
 
 
@@ -131,7 +126,7 @@ def _fail(code: int, message: str) -> int:
 
 
 def _parser() -> Parser:
-    limits, topk = Limits(max_wait=0.002), Topk()
+    topk = Topk()
     parser = Parser(
         prog="rollcall serve-retriever",
         description=__doc__,
@@ -145,9 +140,7 @@ def _parser() -> Parser:
     option("--port", type=port, default=8000, help="0: any that is free")
     option("--topk", type=positive, default=topk.default, help="passages, if a request names none")
     option("--max-topk", type=positive, default=topk.most, help="passages that may be asked for")
-    option("--max-batch", type=positive, default=limits.max_batch, help="queries a search")
-    option("--max-wait-ms", type=finite, default=limits.max_wait * 1000, help="to fill a batch")
-    option("--max-queue", type=positive, default=limits.max_queue, help="queries that wait")
+    add_limits(parser, Limits(max_wait=0.002), "queries", "search")
     return parser
 
 

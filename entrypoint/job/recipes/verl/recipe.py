@@ -80,6 +80,7 @@ NOT_HERE = (
     "FLAVOUR=cuda-verl, or use an image that has it, and give the path of its Python, as in "
     "/opt/verl/bin/python -m verl.trainer.main_ppo; it needs the cluster's version of Ray"
 )
+EFFECT = "It holds from the next step on; verl restores optimizer, schedule and data"
 
 
 def usual_warnings(
@@ -228,7 +229,7 @@ class Verl(AnyVerl):
         return found.step if found else None
 
     def effect(self, changed: Collection[str]) -> str:
-        return "It holds from the next step on; verl restores optimizer, schedule and data"
+        return EFFECT
 
     def models(self, settings: Settings) -> Mapping[str, str]:
         return command_line.models(parse(settings.job))

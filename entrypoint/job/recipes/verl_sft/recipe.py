@@ -117,7 +117,7 @@ class VerlSft(TorchRun):
         return LESS_MEMORY
 
     def effect(self, changed: Collection[str]) -> str:
-        return "It holds from the next step on; verl restores optimizer, schedule and data"
+        return verl.EFFECT
 
     def models(self, settings: Settings) -> Mapping[str, str]:
         path = _command(settings).value("model.path")
