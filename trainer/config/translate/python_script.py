@@ -6,7 +6,7 @@ Each argument is taken over, or a sentence says that it is not, and what to give
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,9 +24,11 @@ from trainer.config.translate.python_source import (
 )
 from trainer.config.translate.rows import Command
 from trainer.config.translate.script_classes import AFTER
-from trainer.config.translate.script_config import CONFIG, PARSERS, Configs, is_read_elsewhere
+from trainer.config.translate.script_config import CONFIG, Configs, is_read_elsewhere
 from trainer.config.translate.script_data import Data
+from trainer.config.translate.script_fields import PARSERS
 from trainer.config.translate.script_findings import Finding, Flags, Kind, give, sentences, values
+from trainer.config.translate.script_objects import argument
 from trainer.config.translate.script_variables import environment, of_trackers
 from trainer.config.translate.trl import TRL, VARIABLES, reward_of
 
@@ -91,8 +93,8 @@ class _Script:
     config: Configs
     own: Flags
     """The command's flags that the script's own options take."""
-    others: Sequence[Finding]
-    """Of those that are fields of the script's own classes."""
+    others: Mapping[str, str]
+    """Those that are fields of the script's own classes → what to say if nothing reads them."""
     typed: Flags
     """Those of TRL, which count more than the script."""
 
@@ -110,21 +112,20 @@ class _Script:
             if key not in variables and (takes_all or source.options.of(key))
         }
         others = {
-            key: f"{key}={' '.join(texts)}: a field of the script's own {fields[key]}, not of "
+            key: f"{key}={' '.join(texts)}: a field of the script's own {fields[name]}, not of "
             f"{TRL.name}: what the script does with it is not taken over"
             for key, texts in given.items()
-            if key in fields and key not in own and not (config.has_parsed and TRL.of(key))
+            if (name := source.fields.named(key, fields)) and key not in own
+            if not (config.has_parsed and TRL.of(name))
         }
         set_ = environment(source, by_default=False)
         taken = {*own, *others, *config.overruled(), *(variables & {*set_})}
         typed = {key: texts for key, texts in given.items() if key not in taken}
-        lacks = [Finding(Kind.ABSENT, said=said) for said in others.values()]
-        return cls(file, source, trainers, config, own, lacks, typed)
+        return cls(file, source, trainers, config, own, others, typed)
 
     def findings(self) -> list[Finding]:
         """Return all findings, in the order in which they count."""
-        found = [*self._compare_trainer(), *self._find_replaced_code(), *self.others]
-        found += self._read_config()
+        found = [*self._compare_trainer(), *self._find_replaced_code(), *self._read_config()]
         for call in self.trainers:
             found += [*self._read_trainer(call, values(found, self.typed)[0])]
         found += [*self._read_calls(), *self._read_data()]
@@ -175,7 +176,7 @@ class _Script:
 
     def _read_argument(self, key: str, node: ast.expr) -> Iterator[Finding]:
         if not key:
-            yield self._tell("", f"{CONFIG}({_argument(node)})", "give its arguments as flags")
+            yield self._tell("", f"{CONFIG}({argument(node)})", "give its arguments as flags")
             return
         if key == "model_init_kwargs" and not is_none(node):
             for name, one in self.source.entries(node):
@@ -204,7 +205,7 @@ class _Script:
         for key, node in slots.items():
             found, said = self.source.resolved(node), f"{key}={shown(node)}"
             if not key:
-                yield self._tell("", f"{TRAINER}({_argument(node)})", "give its arguments as flags")
+                yield self._tell("", f"{TRAINER}({argument(node)})", "give its arguments as flags")
             elif objects.is_nothing(found) or key in ("args", "train_dataset"):
                 continue
             elif key == "model":
@@ -353,7 +354,7 @@ class _Script:
     def _read_lora(self, key: str, node: ast.expr) -> Iterator[Finding]:
         found = self.source.resolved(node)
         value, flag = constant(found), objects.OF_ADAPTER.get(key, "")
-        said = f"{ADAPTER}({key}={shown(node)})" if key else f"{ADAPTER}({_argument(node)})"
+        said = f"{ADAPTER}({key}={shown(node)})" if key else f"{ADAPTER}({argument(node)})"
         if is_none(found) or objects.is_usual(key, value):
             return
         if flag and value is not None:
@@ -377,7 +378,10 @@ class _Script:
 
     def _find_unused_options(self) -> Iterator[Finding]:
         """Say which options of the script's own no argument before has asked for."""
-        options = self.source.options
+        options, used = self.source.options, self.source.fields.used
+        for key, said in self.others.items():
+            if not self.source.fields.named(key, used):
+                yield Finding(Kind.ABSENT, said=said)
         for name, texts in self.own.items():
             if options.of(name) not in options.used:
                 said = f"{name}={' '.join(texts)}: an option of the script's own: what the script "
@@ -393,8 +397,3 @@ class _Script:
     def _lack(self, flag: str, said: str, why: str) -> Finding:
         """Say that an argument has no counterpart."""
         return replace(self._tell(flag, said, why), kind=Kind.ABSENT)
-
-
-def _argument(node: ast.expr) -> str:
-    """Return an argument as the call has it; of a dictionary's name, with the two stars."""
-    return f"**{shown(node)}" if isinstance(node, ast.Name | ast.Call) else shown(node)

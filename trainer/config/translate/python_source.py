@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from trainer.config.translate.python_arithmetic import MOST_DEPTH, computed
+from trainer.config.translate.script_fields import OwnFields
 from trainer.config.translate.script_flow import FUNCTIONS, Places, decide
 from trainer.config.translate.script_options import LIBRARIES, Options
 
@@ -60,9 +61,10 @@ class Source:
         """Functions that an import of the file does not give."""
         self._read(typed or {})
         decide(self.tree, self.resolved)
-        decided_by = self.options.used
+        options, fields = self.options.used, self.fields.used
         self._read(typed or {})
-        self.options.used |= decided_by
+        self.options.used |= options
+        self.fields.used |= fields
         self.imports = {
             alias.asname or alias.name: f"{'.' * one.level}{one.module or ''}.{alias.name}"
             for one in self.nodes
@@ -95,6 +97,7 @@ class Source:
             for name in {*_concerned(one)} - {""}:
                 self._of_name.setdefault(name, []).append(one)
         self.options = Options(self.nodes, typed)
+        self.fields = OwnFields(self.nodes, typed)
 
     def kinds(self, name: str) -> dict[str, str]:
         """Return the names by which a class is called here → the script's own subclass, or ""."""
@@ -145,7 +148,7 @@ class Source:
         is_own = any(not isinstance(one, ast.alias) for one in self._of_name.get(words[0], ()))
         if words[-2:-1] and words[-2] in ENUMS and not is_own:
             return ast.copy_location(ast.Constant(words[-1].lower()), node)
-        return self.options.value(node)
+        return self.fields.value(self.options.value(node))
 
     def _entry(self, node: ast.Subscript, depth: int) -> ast.expr:
         """Return an entry of a dictionary that is written in the script; else the node itself."""

@@ -18,11 +18,10 @@ from trainer.config.translate.python_source import (
     plain_name,
     shown,
 )
+from trainer.config.translate.script_fields import PARSERS
 from trainer.config.translate.trl import TRL
 
 CONFIG = "GRPOConfig"
-PARSERS = ("HfArgumentParser", "TrlParser")
-"""What gives a config by the flags of the command."""
 COMMAND_LINES = ("click", "typer", "fire", "absl", "tyro", "hydra", "jsonargparse", "docopt")
 """Packages that read a script's own options, which are not followed here."""
 
@@ -58,7 +57,7 @@ class Configs:
 
     def __post_init__(self) -> None:
         source, kinds = self.source, self.source.kinds(CONFIG)
-        parts = [p for call in source.calls(PARSERS) for one in call.args for p in ast.walk(one)]
+        parts = [part for call in source.calls(PARSERS) for part in ast.walk(call)]
         self.parsed = [name for one in parts if (name := plain_name(one))]
         used = [source.resolved(one) for one in self.passed]
         made = [one for one in used if isinstance(one, ast.Call)]

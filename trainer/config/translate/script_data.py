@@ -16,7 +16,7 @@ from trainer.config.translate.python_source import (
     shown,
     targets,
 )
-from trainer.config.translate.script_config import PARSERS
+from trainer.config.translate.script_fields import PARSERS
 from trainer.config.translate.script_objects import own_fields
 
 LOAD = "load_dataset"

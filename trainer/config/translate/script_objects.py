@@ -12,6 +12,7 @@ from trainer.config.translate.python_source import (
     is_none,
     named,
     plain_name,
+    shown,
     targets,
 )
 from trainer.config.translate.script_flow import FUNCTIONS
@@ -123,7 +124,7 @@ def methods(own: ast.ClassDef) -> list[str]:
 
 def own_fields(source: Source, parsers: Collection[str]) -> dict[str, str]:
     """Return the fields of the script's own classes that a parser fills by flags → the class."""
-    given = [part for call in source.calls(parsers) for one in call.args for part in ast.walk(one)]
+    given = [part for call in source.calls(parsers) for part in ast.walk(call)]
     names = [plain_name(part) for part in given if isinstance(part, ast.expr)]
     classes = [source.classes[name] for name in names if name in source.classes]
     found: dict[str, str] = {}
@@ -166,3 +167,8 @@ def slots(source: Source, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
         is_named = place < len(SLOTS) and not isinstance(node, ast.Starred)
         yield (SLOTS[place] if is_named else "", node)
     yield from source.arguments(call)
+
+
+def argument(node: ast.expr) -> str:
+    """Return an argument as the call has it; of a dictionary's name, with the two stars."""
+    return f"**{shown(node)}" if isinstance(node, ast.Name | ast.Call) else shown(node)

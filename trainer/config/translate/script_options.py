@@ -37,15 +37,15 @@ class Options:
         self.parsed: set[str] = set()
         """The names of what was parsed."""
         calls = [one for one in nodes if isinstance(one, ast.Call)]
-        added = [(_name(call), call) for call in calls if _called(call) == "add_argument"]
+        added = [(_name(call), call) for call in calls if called(call) == "add_argument"]
         names = [name for name, _ in added]
-        if any(_called(call) in PARSES for call in calls):
+        if any(called(call) in PARSES for call in calls):
             self.parsed = {*_holders(nodes)}
-            changed = {*_changed(nodes, self.parsed)}
+            sets = {*changed(nodes, self.parsed)}
             self.own = {
                 name: call
                 for name, call in added
-                if name and names.count(name) == 1 and not {name, None} & changed
+                if name and names.count(name) == 1 and not {name, None} & sets
             }
         self.is_open = bool(self.parsed) and ("" in names or _is_handed_on(nodes, calls))
         """Whether the script may have options that are not written in it."""
@@ -99,21 +99,21 @@ def _is_handed_on(nodes: Sequence[ast.AST], calls: Sequence[ast.Call]) -> bool:
         getattr(to, "id", "")
         for one in nodes
         if isinstance(one, ast.Assign) and isinstance(one.value, ast.Call)
-        if _called(one.value) == "ArgumentParser"
+        if called(one.value) == "ArgumentParser"
         for to in one.targets
     }
     own = {one.name for one in nodes if isinstance(one, ast.FunctionDef)}
     return any(
-        _called(call) not in own and any(getattr(one, "id", "-") in parsers for one in call.args)
+        called(call) not in own and any(getattr(one, "id", "-") in parsers for one in call.args)
         for call in calls
     )
 
 
-def _called(call: ast.Call) -> str:
+def called(call: ast.Call) -> str:
     return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
-def _changed(nodes: Sequence[ast.AST], parsed: set[str]) -> Iterator[str | None]:
+def changed(nodes: Sequence[ast.AST], parsed: set[str]) -> Iterator[str | None]:
     """Yield the options that the script sets by itself; None if it may set any."""
     makers = _makers(nodes)
     others = {
@@ -131,7 +131,7 @@ def _changed(nodes: Sequence[ast.AST], parsed: set[str]) -> Iterator[str | None]
             known = getattr(one.value, "id", "") in parsed
             if not known and parsed & {getattr(to, "id", "") for to in one.targets}:
                 yield None  # another object has the name, too
-        elif isinstance(one, ast.Call) and _called(one) == "set_defaults":
+        elif isinstance(one, ast.Call) and called(one) == "set_defaults":
             yield from (key.arg for key in one.keywords)
         elif isinstance(one, ast.Subscript) and not isinstance(one.ctx, ast.Load):
             if _is_namespace(one.value, parsed):
@@ -146,7 +146,7 @@ def _changed(nodes: Sequence[ast.AST], parsed: set[str]) -> Iterator[str | None]
 
 def _sets_any(call: ast.Call, parsed: Collection[str]) -> bool:
     """Whether a call may set options that are not named here, or parses words of its own."""
-    name, of = _called(call), getattr(call.func, "value", None)
+    name, of = called(call), getattr(call.func, "value", None)
     if name == "setattr":
         return bool(call.args) and getattr(call.args[0], "id", "") in parsed
     if name == "update" and of is not None:
@@ -163,7 +163,7 @@ def _takes(call: ast.Call, parsed: Collection[str], others: Collection[str]) -> 
 
 def _is_namespace(node: ast.AST, parsed: Collection[str]) -> bool:
     """Whether an expression is `vars(args)`, or `args.__dict__`."""
-    if isinstance(node, ast.Call) and _called(node) == "vars":
+    if isinstance(node, ast.Call) and called(node) == "vars":
         return not node.args or getattr(node.args[0], "id", "") in parsed
     return isinstance(node, ast.Attribute) and node.attr == "__dict__"
 
@@ -197,10 +197,10 @@ def _holders(nodes: Sequence[ast.AST]) -> Iterator[str]:
     yield from found
     functions = {one.name: one.args.args for one in nodes if isinstance(one, ast.FunctionDef)}
     for call in (one for one in nodes if isinstance(one, ast.Call)):
-        for parameter, given in zip(functions.get(_called(call), ()), call.args, strict=False):
+        for parameter, given in zip(functions.get(called(call), ()), call.args, strict=False):
             if _parses(given, makers) or getattr(given, "id", "") in found:
                 yield parameter.arg
-        for key in call.keywords if _called(call) in functions else ():
+        for key in call.keywords if called(call) in functions else ():
             if key.arg and (_parses(key.value, makers) or getattr(key.value, "id", "") in found):
                 yield key.arg
 
@@ -223,7 +223,7 @@ def _makers(nodes: Sequence[ast.AST]) -> set[str]:
 
 
 def _parses(node: ast.AST | None, makers: Collection[str] = PARSES) -> bool:
-    return isinstance(node, ast.Call) and _called(node) in makers
+    return isinstance(node, ast.Call) and called(node) in makers
 
 
 def _action(call: ast.Call) -> str:
@@ -251,7 +251,7 @@ def _value(call: ast.Call, typed: tuple[str, ...] | None) -> ast.expr | None:
         return None if is_text and kind not in TEXTS + NUMBERS else default
     if action not in ("", "store") or kind not in TEXTS + NUMBERS + SWITCH:
         return None
-    values = [_typed_value(text, kind) for text in typed]
+    values = [typed_value(text, kind) for text in typed]
     if "nargs" in words:
         return ast.List(elts=values, ctx=ast.Load())
     return values[0] if len(values) == 1 else None
@@ -266,7 +266,7 @@ def _is_dashed(call: ast.Call) -> bool:
     return any(str(getattr(one, "value", "")).startswith("-") for one in call.args)
 
 
-def _typed_value(text: str, kind: str) -> ast.expr:
+def typed_value(text: str, kind: str) -> ast.expr:
     if kind in SWITCH:
         return ast.Constant(bool(text))  # as bool("False"), which is True
     if kind in TEXTS:

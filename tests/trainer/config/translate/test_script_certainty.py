@@ -465,3 +465,54 @@ def test_an_option_whose_value_only_its_type_tells_is_named(
     whole = expected and "--size" not in typed
     assert (code, values[RATE]) == (0 if whole else 1, expected), err
     assert ("learning_rate=args.lr is not taken over" in err) == (expected is None)
+
+
+FIELDS = """
+@dataclass
+class Base:
+    lr: float = 1e-5
+
+@dataclass
+class Own(Base):
+    beta: float | None = field(default=0.2)
+    checks: bool = True
+
+def train(it):
+    config = GRPOConfig("o", learning_rate=it.lr, beta=it.beta, gradient_checkpointing=it.checks)
+    GRPOTrainer("m/m", "r/m", config, load_dataset("d/x")).train()
+"""
+FILLED_OWN = "(own,) = HfArgumentParser(Own).parse_args_into_dataclasses()\n"
+FILLED_BOTH = "own, _ = TrlParser(dataclass_types=[Own, ModelConfig]).parse_args_and_config()\n"
+FILLED_FIRST = "own = HfArgumentParser((Own,)).parse_args_into_dataclasses()[0]\n"
+
+
+@pytest.mark.parametrize("filled", [FILLED_OWN, FILLED_BOTH, FILLED_FIRST])
+@pytest.mark.parametrize(
+    ("line", "typed", "expected"),
+    [
+        ("", "", "1e-05 0.2 on"),
+        ("", "--beta 0.6 --lr=2e-6 --no_checks", "2e-06 0.6 off"),
+        ("", "--checks false", "1e-05 0.2 off"),
+        ("own.beta = 0.7 * scale()", "--lr 2e-6", "2e-06 None on"),
+        ("other = own\nother.lr = rate()", "--beta 0.6", "None 0.6 on"),
+        ("def adapt(it): it.beta = 3\nadapt(own)", "", "1e-05 None on"),
+        ("from mine import adapt\nadapt(own)", "", "None None None"),
+    ],
+)
+def test_a_field_of_the_script_s_own_class_has_what_is_typed_or_its_default(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    filled: str,
+    line: str,
+    typed: str,
+    expected: str,
+) -> None:
+    script = tmp_path / "train.py"
+    head = HEAD.partition("parser =")[0]
+    script.write_text(f"{head}{FIELDS}\n{filled}{line}\ntrain(own)\n")
+    code, out, err = run(capsys, str(script), *typed.split())
+    made, (rate, kl, checks) = flags(out), expected.split()
+    assert made.get(RATE, ["None"]) == [rate], err
+    assert made.get(KL, ["None"]) == [kl], err
+    assert ("--gradient_checkpointing" in made) == (checks == "on"), err
+    assert code == (1 if "None" in expected else 0), err
