@@ -363,8 +363,9 @@ class _NewRun:
             )
         if self.choices:
             yield self.choices.note
-        if unseen := init_answers.unseen_passage(data, options.input_key):
-            yield f"--data {options.data}: {unseen}"
+        if not self.is_kept:
+            unseen = init_answers.unseen(data, options.input_key, self.length)
+            yield from (f"--data {options.data}: {one}" for one in unseen if one)
         yield from () if self.is_kept else self._chat.notes()
         for flag, place in (("--model", self.model), ("--reward", self.reward)):
             if place is not None and place.path is None:

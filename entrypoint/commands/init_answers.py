@@ -34,6 +34,8 @@ OTHER_ANSWERS = (
     "gold",
 )  # fmt: skip
 """Rarer names of the answers' column, in small letters without underscores."""
+OTHER_PROMPTS = ("ctx", "questionstem")
+"""Rarer names of the prompts' column (HellaSwag, OpenBookQA), spelled likewise."""
 PAIR = {"chosen", "rejected"}
 """Columns of preferences."""
 ABSENT = object()
@@ -159,7 +161,16 @@ class Data:
         """Return the column of the prompts. Raises AnswerError."""
         from trainer.config import new_run
 
-        if found := self._column("--input-key", given, new_run.PROMPT_COLUMNS):
+        found = self._column("--input-key", given, new_run.PROMPT_COLUMNS)
+        found = found or next(self._named(OTHER_PROMPTS), "")
+        turns = next((one for one in self.columns if new_run.is_share_gpt(self.rows[0][one])), "")
+        if turns and found in ("", turns):
+            raise AnswerError(
+                f"--input-key: {turns!r} has turns as ShareGPT's, {{'from', 'value'}}. Write them "
+                "as messages: {'role': 'user', 'content': …} for human, assistant for gpt. The "
+                "answer that the reward compares is a column of its own"
+            )
+        if found:
             return found
         row = self.rows[0]
         chats = [name for name in row if new_run.is_chat(row[name])]
@@ -207,8 +218,11 @@ class Data:
             for name, value in row.items()
             if isinstance(value, Mapping) and TRUTH in value
         )
-        plain = {name.lower().replace("_", ""): name for name in row}
-        yield from (plain[name] for name in OTHER_ANSWERS if name in plain)
+        yield from self._named(OTHER_ANSWERS)
+
+    def _named(self, rarer: Sequence[str]) -> Iterator[str]:
+        plain = {name.lower().replace("_", ""): name for name in self.columns}
+        yield from (plain[name] for name in rarer if name in plain)
 
     def _column(self, flag: str, given: str | None, usual: Sequence[str]) -> str:
         from trainer.config import new_run
@@ -282,11 +296,14 @@ def value_at(row: Mapping[str, Any], key: str) -> Any:
     return new_run.value_at(row, key, "")
 
 
-def unseen_passage(data: Data, input_key: str) -> str:
-    """Return what is said of a column that questions are about, and prompts lack; "" for none."""
+def unseen(data: Data, input_key: str, tokens: int) -> Iterator[str]:
+    """Yield what is said of columns that prompts lack, and of prompts above so many tokens."""
     from trainer.config import new_run
 
-    return new_run.unseen_passage(data.rows, input_key)
+    yield new_run.unseen_passage(data.rows, input_key)
+    yield new_run.unseen_wrong_answers(data.rows)
+    if data.rows and data.place.path:
+        yield new_run.long_prompts(data.place.path, input_key, tokens)
 
 
 def flags_in(file: Path, names: Collection[str]) -> Mapping[str, str]:

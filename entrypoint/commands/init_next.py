@@ -23,6 +23,8 @@ from entrypoint.processes.programs import as_typed
 
 MEMORY_KNOWN = ("dstack", "skypilot")
 """Platforms whose files ask for GPUs of 80 GB."""
+PLANNED = 64
+"""Nodes up to which a plan takes no seconds."""
 OWN_DIR = '"$PWD/run"'
 
 
@@ -48,7 +50,8 @@ class NextSteps:
     """What else it reads, and that may be here."""
 
     def lines(self) -> Iterator[str]:
-        yield f"plan:  {self._verdict()}"
+        if self.nodes <= PLANNED:
+            yield f"plan:  {self._verdict()}"
         yield f"look:  {self._where}{self._plan()}"
         if copied := self._copied():
             yield f"copy:  {self._where}{copied}"

@@ -29,6 +29,12 @@ from trainer.config.validate import may_be_on_hub
 
 ROWS = 4
 """Rows of the data that are looked at."""
+MANY = 256
+"""Rows whose prompts are measured."""
+CHARACTERS = 4
+"""Of a token, about."""
+WRONG = ("distractor", "incorrect", "wrong")
+"""Begin names of columns of wrong answers, in small letters."""
 
 __all__ = [
     "ANSWER_COLUMNS",
@@ -41,12 +47,15 @@ __all__ = [
     "has_choices",
     "is_chat",
     "is_hub_name",
+    "is_share_gpt",
     "known_columns",
     "known_template",
+    "long_prompts",
     "may_be_on_hub",
     "own_file",
     "room",
     "unseen_passage",
+    "unseen_wrong_answers",
     "value_at",
 ]
 
@@ -119,6 +128,49 @@ def unseen_passage(rows: Sequence[Mapping[str, Any]], input_key: str) -> str:
     return (
         f"the column `{about[0]}` is not in the prompt: the model does not see it. If questions "
         "are about it, write it into the column of the prompts"
+    )
+
+
+def unseen_wrong_answers(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what is said of columns of wrong answers, as SciQ's; "" for none."""
+    names = [name for name in (rows[0] if rows else ()) if name.lower().startswith(WRONG)]
+    if not names:
+        return ""
+    return (
+        f"the wrong answers in {', '.join(map(repr, names))} are left out: the model does not see "
+        "them. For multiple choice, write all answers into a column `choices`"
+    )
+
+
+def long_prompts(data: Path, input_key: str, tokens: int) -> str:
+    """Return what is said of prompts that seem to have more tokens; "" for none."""
+    try:
+        rows = [row.fields for row in islice(read_rows(data, (), whole=True), MANY)]
+    except (ValueError, OSError):  # the plan names the row
+        return ""
+    sizes = [len(_text_of(value_at(row, input_key))) for row in rows]
+    if not (count := sum(size > CHARACTERS * tokens for size in sizes)):
+        return ""
+    return (
+        f"{count} of the first {counted(len(rows), 'prompt')} may be longer than {tokens} tokens, "
+        f"at {CHARACTERS} characters a token, and lose their beginning. The longest has "
+        f"{max(sizes)} characters: raise prompt_max_len in run.yaml"
+    )
+
+
+def _text_of(prompt: object) -> str:
+    if not is_chat(prompt):
+        return prompt if isinstance(prompt, str) else ""
+    assert isinstance(prompt, list)
+    return "".join(str(message.get("content") or "") for message in prompt)
+
+
+def is_share_gpt(value: object) -> bool:
+    """Return whether a value is a list of turns that say from whom they are, as ShareGPT's."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(one, Mapping) and {"from", "value"} <= set(one) for one in value)
     )
 
 

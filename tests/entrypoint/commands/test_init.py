@@ -281,6 +281,8 @@ def test_a_file_that_no_run_can_use_is_refused(
 SPLIT = "Split the last (assistant) message of 'messages' off into a column of its own"
 CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "1"}]
 
+TURNS = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "1"}]
+
 
 @pytest.mark.parametrize(
     ("row", "words", "said"),
@@ -291,6 +293,10 @@ CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "1"}]
             {"messages": CHAT},
             ("--label-key", "messages"),
             f"--label-key messages: this column has the prompts. {SPLIT}",
+        ),
+        *(
+            ({"id": "7", "conversations": TURNS}, words, "'conversations' has turns as ShareGPT's")
+            for words in ((), ("--input-key", "conversations"))
         ),
         (
             {"prompt": "a", "key": "1"},
@@ -386,6 +392,19 @@ def test_multiple_choice_gets_its_options_into_the_prompt_as_the_docs_say(
             {"passage": "a", "question": "b", "answer": True},
             "the column `passage` is not in the prompt: the model does not see it",
         ),
+        (  # SciQ
+            {"question": "a", "distractor1": "b", "distractor2": "c", "correct_answer": "d"},
+            "the wrong answers in 'distractor1', 'distractor2' are left out: the model",
+        ),
+        ({"question": 512 * "four", "answer": "1"}, ""),
+        (
+            {"question": 512 * "four" + "?", "answer": "1"},
+            "1 of the first 1 prompt may be longer than 512 tokens, at 4 characters a token, and",
+        ),
+        (
+            {"prompt": [{"role": "user", "content": 2500 * "a"}], "answer": "1"},
+            "The longest has 2500 characters: raise prompt_max_len in run.yaml",
+        ),
     ],
 )
 def test_what_a_question_is_about_is_in_the_prompt_or_noted(
@@ -395,7 +414,35 @@ def test_what_a_question_is_about_is_in_the_prompt_or_noted(
     assert written(run) == 0
     noted = capsys.readouterr().err
     assert said in noted
-    assert noted.count("note:") == 1
+    assert noted.count("note:  --data ") == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        (  # HellaSwag
+            {
+                **{"activity_label": "c", "ctx_a": "He", "ctx_b": "runs", "ctx": "He runs"},
+                **{"endings": ["up", "down"], "split": "train", "label": "1"},
+            },
+            "He runs\nA. up\nB. down\n",
+        ),
+        (  # OpenBookQA
+            {
+                **{"id": "7", "question_stem": "Which?", "answerKey": "B"},
+                "choices": {"text": ["car", "apple"], "label": ["A", "B"]},
+            },
+            "Which?\nA. car\nB. apple\n",
+        ),
+    ],
+)
+def test_public_data_sets_of_multiple_choice_need_no_column(
+    run: Path, row: dict[str, Any], prompt: str
+) -> None:
+    (run / "train.jsonl").write_text(json.dumps(row) + "\n")
+    assert written(run) == 0
+    made = json.loads((run / "train-choices.jsonl").read_text())
+    assert (made["prompt"].startswith(prompt), made["answer"]) == (True, "B")
 
 
 @pytest.mark.parametrize("platform", PLACES)

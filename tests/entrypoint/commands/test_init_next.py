@@ -82,6 +82,15 @@ def test_whether_the_model_fits_is_said(
     assert re.search(rf"^plan:  {said}", capsys.readouterr().out, re.MULTILINE)
 
 
+def test_thousands_of_nodes_are_not_planned_at_once(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert written(run, "--nodes", "10000", "--gpus", "8") == 0
+    said = capsys.readouterr().out
+    assert "plan:  " not in said
+    assert "plan --nodes 10000 --gpus 8 " in said
+
+
 def test_two_nodes_have_one_other(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert written(run, "--nodes", "2") == 0
     assert "on the other node, HEAD being" in capsys.readouterr().out
