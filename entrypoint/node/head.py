@@ -22,7 +22,7 @@ from contract.files.fd_store import FdStore
 from contract.journal_file.index import newest_first
 from contract.run_dir import RunFiles
 from entrypoint.cluster import earlier_nodes, reported_differences, storage_proof
-from entrypoint.cluster.access import keys_of, page_link
+from entrypoint.cluster.access import Keys, keys_of, page_link
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry, Spares
 from entrypoint.cluster.server import ControlServer
@@ -34,8 +34,6 @@ from entrypoint.config.role import Head, bind_address, head_address
 from entrypoint.config.settings import Settings
 from entrypoint.job import (
     checkpoint_files,
-    command_identity,
-    exported_model,
     run_identity,
     supervisor,
 )
@@ -53,6 +51,7 @@ from entrypoint.net import sockets, wait
 from entrypoint.node import (
     actor_logs,
     ended_start,
+    finished_run,
     heritage,
     own_info,
     ray_node,
@@ -130,18 +129,9 @@ def _serve(
         own.about = {**_where(settings, address), "mark": mark}
         with own, webhook.telling(settings, run, own.claim):
             journal = Journal(run.journal, settings.node_name, own.claim, settings.secrets)
-            identity = command_identity.fingerprint(settings)
             begun = run_identity.identify(settings, run)
-            finished = _finished_before(journal, identity)
-            if finished and (lost := exported_model.lost(settings)):
-                log.warning("%s, but %s", finished, lost)
-                if not recipes.load(settings.recipe).latest(settings):
-                    log.error("there is no checkpoint to write it from: give another run directory")
-                    return ExitCode.RUN_DIR
-            elif finished:
-                log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
-                whole = store_sync.upload_rest(settings, run, journal, inbox.stop)
-                return ExitCode.FINISHED if whole else unsaved(ExitCode.FINISHED)
+            if (code := finished_run.end(settings, run, journal, inbox)) is not None:
+                return code
             # The first event of each head: readers take the epoch of those that follow from it.
             journal.record(
                 "start",
@@ -210,10 +200,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     """From the start of Ray to the outcome."""
     began, me, inbox = time.monotonic(), node.me, node.inbox
     token = run_token.for_head(settings)
-    registry = _registry(settings, role, me)
-    if role.takeovers:
-        before = journal.landmarks(*earlier_nodes.KINDS)
-        registry.remember(earlier_nodes.members(before, settings.node_name))
+    registry = _registry(settings, role, me, journal)
     cluster = (
         ExistingRay(settings, journal, registry, inbox)
         if settings.ray_address
@@ -256,10 +243,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
         ray = sockets.host_port(me.address, settings.ray_port)
         supervise = _supervision(cluster, services, env, ray, role)
         finish_uploads = store_sync.no_uploads
-        link = page_link(_where(settings, me.address)["url"], keys.read_only)
-        log.info("the run's page, to read only: %s", link)
-        if exposed := address_of.exposure(settings, me.address):
-            log.info("%s", exposed)
+        _say_page(settings, me.address, keys)
         try:
             cluster.wait_ready()
             stored = store_sync.uploading(settings, files, journal, inbox)
@@ -282,13 +266,18 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
         return code if finish_uploads() else unsaved(code)
 
 
-def _registry(settings: Settings, role: Head, me: NodeInfo) -> NodeRegistry:
+def _registry(settings: Settings, role: Head, me: NodeInfo, journal: Journal) -> NodeRegistry:
+    """Return the roll; of a head that takes over, with the nodes that the head before it had."""
     places_itself = settings.waits_for_jobs or not RECIPES[settings.recipe].keeps_to_nodes
     shrinks = role.min_workers < role.expected_workers
     patience = math.inf if shrinks else settings.replace_timeout
     spares = Spares(role.spare_workers, places_itself, settings.keeps_spares, patience)
     skipped = reported_differences.skipped_checks(settings)
-    return NodeRegistry(me, role.expected_workers, me.storage, skipped, spares)
+    registry = NodeRegistry(me, role.expected_workers, me.storage, skipped, spares)
+    if role.takeovers:
+        before = journal.landmarks(*earlier_nodes.KINDS)
+        registry.remember(earlier_nodes.members(before, settings.node_name))
+    return registry
 
 
 def _served(settings: Settings, token: str, me: NodeInfo) -> Served | None:
@@ -344,18 +333,6 @@ def _supervision(
     return supervise
 
 
-def _finished_before(journal: Journal, fingerprint: str) -> str | None:
-    """Return a sentence if this very command has finished the run before."""
-    outcomes = list(journal.landmarks("outcome"))
-    if not outcomes:
-        return None
-    details = outcomes[-1]["details"]
-    finished = details.get("exit_code") == ExitCode.FINISHED
-    if finished and command_identity.is_same(details.get("command"), fingerprint):
-        return f"this run is finished already ({outcomes[-1]['sentence']})"
-    return None
-
-
 def _resume(journal: Journal, settings: Settings, taken: Succession | None) -> dict[str, Any]:
     """Return the command that starts the head again: of a worker's place, that of the first one.
 
@@ -375,6 +352,13 @@ def _tell_move(journal: Journal, settings: Settings, run: RunFiles) -> None:
     before = starts[-2] if len(starts) > 1 else "the first head"
     sentence = f"the head has moved from {before}, which is silent, to {settings.node_name}"
     journal.record("head-moved", sentence, before=before, now=settings.node_name)
+
+
+def _say_page(settings: Settings, address: str, keys: Keys) -> None:
+    link = page_link(_where(settings, address)["url"], keys.read_only)
+    log.info("the run's page, to read only: %s", link)
+    if exposed := address_of.exposure(settings, address):
+        log.info("%s", exposed)
 
 
 def _say_failover(settings: Settings, role: Head) -> None:

@@ -24,7 +24,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.hang import HangWatch
-from entrypoint.node import head
+from entrypoint.node import finished_run
 from entrypoint.run import lease
 from entrypoint.run import token as run_token
 from entrypoint.run.flight_record import html, run_end, text
@@ -73,7 +73,7 @@ def run(tmp_path: Path) -> RunFiles:
 def read_by_everyone(journal: Journal) -> report.FlightRecord:
     """What a head, an attempt and `report` make of the events."""
     assert journal.attempts() >= 1
-    head._finished_before(journal, "f00d")
+    finished_run.before(journal, "f00d")
     resume_check.mismatch(3, [event for event in journal.events() if event["attempt"] == 1], 4)
     record = report.from_journal(journal.events())
     assert "".join([*text.lines(record), html.page("a run", [part_of(record)])]).encode()
