@@ -83,7 +83,7 @@ ENGINE_NAMES = {"hf": "transformers", "vllm": "vLLM"}
 
 
 def exit_code(error: Exception) -> ExitCode | None:
-    """Returns None if the error is a bug of this program."""
+    """Return None if the error is a bug of this program."""
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), None)
 
 
@@ -182,7 +182,7 @@ def tell_of_code(config: Config) -> None:
 
 
 def _reward_of_flags(config: Config) -> RewardFunction | None:
-    """Returns the reward function that the flags name; None if reward models give the reward."""
+    """Return the reward function that the flags name; None if reward models give the reward."""
     if not config.reward_spec:
         return None
     tell = partial(journal_writer(config.files.journal), "reward-server")
@@ -244,7 +244,7 @@ def _check_first_images(config: Config, episodes: EpisodeSetup | None, prompts: 
 
 
 def _settled(config: Config, placed: Placement) -> Config:
-    """Returns the flags with every choice that depends on the nodes, and journals the layout."""
+    """Return the flags with every choice that depends on the nodes, and journals the layout."""
     with_engine = choose_engine(config, placed.assignment)
     if lacking := engine_faults(with_engine):
         raise placement.LayoutError("\n".join(lacking))
@@ -259,7 +259,7 @@ def _settled(config: Config, placed: Placement) -> Config:
 
 
 def choose_engine(config: Config, found: Assignment) -> Config:
-    """Returns the flags with --rollout_engine chosen, and on GPUs with the engine's memory share.
+    """Return the flags with --rollout_engine chosen, and on GPUs with the engine's memory share.
 
     `auto` means vLLM if the run has GPUs and vLLM is installed, else transformers: on CPUs vLLM
     takes half a minute to start, and a gigabyte for its cache. Several GPUs for one engine also
@@ -277,7 +277,7 @@ def choose_engine(config: Config, found: Assignment) -> Config:
 
 
 def hub_models(config: Config) -> list[str]:
-    """Returns the models of a run that are names on the hub."""
+    """Return the models of a run that are names on the hub."""
     return [name for name in _models(config) if hub.is_name(name)]
 
 
@@ -286,7 +286,7 @@ def _models(config: Config) -> Sequence[str]:
 
 
 def with_local_data(config: Config) -> Config:
-    """Returns the flags with data sets of the hub as directories in the run directory.
+    """Return the flags with data sets of the hub as directories in the run directory.
 
     Raises HubError.
     """
@@ -299,7 +299,7 @@ def with_local_data(config: Config) -> Config:
 
 
 def with_small_files(config: Config) -> Config:
-    """Returns the flags with directories of the hub's models that have all files but the weights.
+    """Return the flags with directories of the hub's models that have all files but the weights.
 
     The driver may need the tokeniser, and a wrong name or model must end the attempt before the
     cluster reserves anything. Raises HubError, and UnfitModelError for a model that would also be
@@ -313,7 +313,7 @@ def with_small_files(config: Config) -> Config:
 
 
 def _on_this_disk(config: Config, given: DataSets | None, split: str) -> DataSets | None:
-    """Returns data sets with those of the hub as directories. Raises HubError."""
+    """Return data sets with those of the hub as directories. Raises HubError."""
     if given is None:
         return None
     into = config.files.root / "data"
@@ -325,7 +325,7 @@ def _on_this_disk(config: Config, given: DataSets | None, split: str) -> DataSet
 
 
 def with_local_models(config: Config, directories: Mapping[str, str]) -> Config:
-    """Returns the flags with the directories of models instead of their names on the hub."""
+    """Return the flags with the directories of models instead of their names on the hub."""
     reward = (directories.get(name, name) for name in reward_models.names(config))
     return replace(
         config,
@@ -349,7 +349,7 @@ def _check_models(config: Config, placed: Placement) -> None:
 
 
 def missing_models(config: Config) -> list[str]:
-    """Returns the directories of models that this node does not have."""
+    """Return the directories of models that this node does not have."""
     names = _models(config)
     return [name for name in names if not hub.is_name(name) and why_absent(Path(name))]
 
@@ -381,7 +381,7 @@ def _check_directories(config: Config, placed: Placement) -> None:
 
 
 def is_here(path: Path) -> bool:
-    """Returns whether this node sees the file."""
+    """Return whether this node sees the file."""
     return path.exists()
 
 
