@@ -244,7 +244,7 @@ def _check_first_images(config: Config, episodes: EpisodeSetup | None, prompts: 
 
 
 def _settled(config: Config, placed: Placement) -> Config:
-    """Return the flags with every choice that depends on the nodes, and journals the layout."""
+    """Return the flags with every choice that depends on the nodes, and journal the layout."""
     with_engine = choose_engine(config, placed.assignment)
     if lacking := engine_faults(with_engine):
         raise placement.LayoutError("\n".join(lacking))
