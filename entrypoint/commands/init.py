@@ -1,4 +1,4 @@
-"""`init`: writes the files of a new run: its flags, a reward function with a test, a platform's."""
+"""`init`: writes the files of a new RL run: flags, a reward function with a test, a platform's."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ OTHER_PROMPTS = ("ctx", "questionstem")
 """Rarer names of the prompts' column (HellaSwag, OpenBookQA), spelled likewise."""
 PAIR = {"chosen", "rejected"}
 """Columns of preferences."""
+SUPERVISED = "docs/supervised.md"
 ABSENT = object()
 MISTYPED_FILE = 0.9
 """difflib's ratio from which a file's name, with its end, counts as a mistyped one."""
@@ -208,7 +209,10 @@ class Data:
             return ""
         if messages[-1]["role"] != "assistant":
             return ""
-        return f" Split the last (assistant) message of {prompts!r} off into a column of its own"
+        return (
+            f" Split the last (assistant) message of {prompts!r} off into a column of its own. Or "
+            f"train on the conversations by `rollcall sft` ({SUPERVISED})"
+        )
 
     def _other_answers(self) -> Iterator[str]:
         """Yield the columns, and parts of them, that have answers under rarer names."""
@@ -242,8 +246,8 @@ class Data:
 
     def _which(self, what: str) -> str:
         said = f"which column has the {what}? {self._have}"
-        pairs = ". These are pairs: docs/supervised.md, DPO or a reward model, trains on them"
-        return f"{said}{pairs}" if PAIR.issubset(self.columns) else said
+        pairs = ". These are pairs: train on them by `rollcall dpo` or `rollcall rm`"
+        return f"{said}{pairs} ({SUPERVISED})" if PAIR.issubset(self.columns) else said
 
     @property
     def _have(self) -> str:
@@ -393,6 +397,8 @@ def check(flag: str, value: str, directory: Path) -> None:
     elif flag == "--platform":
         if platform_of(value) not in PLATFORMS:
             of = f"it is one of {', '.join(PLATFORMS)}"
+            if value.lower().startswith("aws"):
+                of += ". For AWS Batch, complete compose/aws-batch/job-definition.json"
             meant = OTHER_NAMES.get(value.lower(), value)
             raise AnswerError(f"{flag} {value}: {did_you_mean(meant, PLATFORMS, of)}")
     elif flag in NUMBERS:

@@ -313,9 +313,10 @@ def _layout_faults(placed: PlacedJob, head: Head, other: PlannedNodes) -> tuple[
         elsewhere = f"; {OTHER_NODES}" if other == LIKE_THIS_ONE else ""
         remedy = f"{plan_layout.remedy(placed.layout)}{elsewhere}"
         return (Fault(plan_verdict.MEMORY, None, above, remedy),)
-    remedy = recipes.load(settings.recipe).less_placement
+    ways = [] if placed.says_remedy else [recipes.load(settings.recipe).less_placement]
     if other == LIKE_THIS_ONE and settings.num_gpus is None:
-        remedy += f"; {OTHER_NODES}"
+        ways.append(OTHER_NODES)
+    remedy = "; ".join(ways)
     return tuple(Fault("layout", None, sentence, remedy) for sentence in placed.lacking)
 
 

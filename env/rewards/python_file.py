@@ -6,7 +6,9 @@ import difflib
 import importlib.util
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from numbers import Number
@@ -135,12 +137,24 @@ def load_module(path: Path) -> object:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raised = Raised.of(error)
-        where = f":{raised.line}" if raised.line and raised.file.endswith(path.name) else ""
-        said = error.msg if isinstance(error, SyntaxError) else error
-        sentence = f"{path}{where}: {type(error).__name__} on import: {said}"
-        raise RewardFileError(sentence, raised) from error
+        raise _not_imported(path, error) from error
     return module
+
+
+def check_syntax(path: Path) -> None:
+    """Raise RewardFileError for a file that is not Python code, without running it."""
+    try:
+        with warnings.catch_warnings(action="ignore"), suppress(OSError):
+            compile(path.read_bytes(), path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise _not_imported(path, error) from error
+
+
+def _not_imported(path: Path, error: BaseException) -> RewardFileError:
+    raised = Raised.of(error)
+    where = f":{raised.line}" if raised.line and raised.file.endswith(path.name) else ""
+    said = error.msg if isinstance(error, SyntaxError) else error
+    return RewardFileError(f"{path}{where}: {type(error).__name__} on import: {said}", raised)
 
 
 def look_beside(path: Path) -> None:

@@ -362,6 +362,8 @@ def in_process(
     if not any(flags):
         return CodeCheck()
     flag = next(filter(None, flags))
+    if broken := list(_not_python(config)):  # found at once, however busy the machine is
+        return of(broken)
     if not_tried := _lacking(with_torch=any(formulas_of(config))):
         return of([Trouble(flag, not_tried, refuses=False)])
     with tempfile.TemporaryDirectory(prefix="rollcall-code-") as made:
@@ -389,6 +391,17 @@ def in_process(
             found.append(_unfinished(flag, code, seconds, last[-1:]))
         lines = tuple(map(shown, _lines(printed)[:PRINTED]))
     return replace(of([one for one in found if one is not None]), printed=lines)
+
+
+def _not_python(config: Config) -> Iterator[Trouble]:
+    """Yield the user's reward files that are not Python code."""
+    from env.rewards.python_file import RewardFileError, check_syntax
+
+    for spec in rewards_of(config):
+        try:
+            check_syntax(Path(spec[: spec.rfind(".py") + len(".py")]))
+        except RewardFileError as error:
+            yield unloaded(f"{config.reward_flag_name} {spec}", error)
 
 
 def _wait_for_begin(process: subprocess.Popen[bytes], results: Path) -> None:

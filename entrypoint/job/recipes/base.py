@@ -107,6 +107,8 @@ class PlacedJob:
     """Their job has a complete layout; what the user's arguments say of the layout stays."""
     lacking: tuple[str, ...] = ()
     """What the nodes lack for the job, a sentence each."""
+    says_remedy: bool = False
+    """Whether `lacking` says what helps."""
     layout: Mapping[str, Any] | None = None
     """How the job's processes are placed, for `plan`; None if the recipe does not say it.
 

@@ -189,6 +189,7 @@ def test_a_platform_needs_flags_that_can_be_read(
     [
         (["--platform", "k8s"], "--platform k8s: did you mean kubernetes?"),
         (["--platform", "lsf"], "--platform lsf: it is one of none, slurm, kubernetes"),
+        (["--platform", "aws"], "complete compose/aws-batch/job-definition.json"),
         (["--nodes", "0"], "--nodes 0: it is a whole number from 1 to 10000"),
         (["--nodes", "-2"], "--nodes -2: it is a whole number from 1 to 10000"),
         (["--nodes", "9" * 5000], "it is a whole number from 1 to 10000"),
@@ -278,7 +279,10 @@ def test_a_file_that_no_run_can_use_is_refused(
     assert not (run / "run.yaml").exists()
 
 
-SPLIT = "Split the last (assistant) message of 'messages' off into a column of its own"
+SPLIT = (
+    "Split the last (assistant) message of 'messages' off into a column of its own. Or train on "
+    "the conversations by `rollcall sft` (docs/supervised.md)"
+)
 CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "1"}]
 
 TURNS = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "1"}]
@@ -288,7 +292,7 @@ TURNS = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "1"}]
     ("row", "words", "said"),
     [
         ({"messages": CHAT}, (), f"answers? train.jsonl has 'messages'. {SPLIT}"),
-        ({"prompt": "a", "chosen": "b", "rejected": "c"}, (), "'rejected'. These are pairs: docs/"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, (), "train on them by `rollcall dpo`"),
         (
             {"messages": CHAT},
             ("--label-key", "messages"),

@@ -350,6 +350,16 @@ def test_a_file_whose_import_does_not_end_is_told_to_have_a_main_part(
     assert plan_verdict.sentence(row) == verdict
 
 
+def test_a_reward_that_is_not_python_starts_no_process(
+    tiny: Tiny, tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "")
+    own = tmp_path / "own.py"
+    own.write_text("def f(completions, **columns:\n    return [1.0]\n")
+    (fault,) = in_process(tiny, own, run_dir, "f").faults
+    assert f"{own}:1: SyntaxError on import: '(' was never closed" in fault
+
+
 def test_what_the_code_prints_is_shown(tiny: Tiny, file: Path, run_dir: Path) -> None:
     found = in_process(tiny, file, run_dir, "right")
     assert found.lines[4:] == ["it printed: two words"] * 2

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contract.resources import NodeResources, gib
+from trainer.cluster import memory_estimate
 from trainer.cluster.auto_layout import kernels
 from trainer.cluster.auto_layout.arrangements import LAYOUT_FLAGS, SIZED
-from trainer.cluster.auto_layout.memory_fit import FILLED
+from trainer.cluster.auto_layout.memory_fit import ENGINE_WEIGHTS, FILLED
 from trainer.cluster.auto_layout.savings import PASSES, SAVERS, TOKENS
 from trainer.cluster.auto_layout.search import Candidate, LayoutSearch
 from trainer.cluster.model_size import known_size
@@ -154,13 +155,23 @@ def _fault(search: LayoutSearch, best: Candidate) -> str:
     more = ["LoRA adapters by --lora_rank", "a smaller model"]
     short = search.check.lacking_on_host(best.config, best.found, more)
     if use.filled > 1 or short is None:
-        smaller = ["train LoRA adapters by --lora_rank", "take a smaller model"]
-        ways = _or([_lower(best), *_shared_samples(search, best), *smaller, _more_gpus(best)])
-        short = f"a GPU needs {gib(use.need)} and has {gib(use.memory)}: {ways}"
+        tried = [
+            (_lower(best), dict.fromkeys((*_passes(best), *LENGTHS), 1)),
+            ("train LoRA adapters by --lora_rank", {"lora_rank": 16}),
+        ]
+        ways = [way for way, values in tried if way and _helps(search, best, values)]
+        ways += [*_shared_samples(search, best), "take a smaller model", _more_gpus(search, best)]
+        short = f"a GPU needs {gib(use.need)} and has {gib(use.memory)}: {_or(ways)}"
     return (
         f"no layout fits: by the estimate {short}. A layout that you give by flags, such as "
         "--actor_num_gpus_per_node, starts whatever this estimate says"
     )
+
+
+def _helps(search: LayoutSearch, best: Candidate, flags: Mapping[str, Any]) -> bool:
+    """Return whether the fullest GPU would need less with these values of flags."""
+    use = search.check.of(best.config.with_flags(flags), best.found).gpu
+    return use.need < best.use.gpu.need
 
 
 def _shared_samples(search: LayoutSearch, best: Candidate) -> Iterator[str]:
@@ -178,22 +189,36 @@ def _shared_samples(search: LayoutSearch, best: Candidate) -> Iterator[str]:
             return
 
 
-def _more_gpus(best: Candidate) -> str:
+def _more_gpus(search: LayoutSearch, best: Candidate) -> str:
     """Return how other GPUs would help: more of them, if their models are divided over them."""
-    role, config = best.use.gpu.role, best.config
-    if role == Role.REWARD:
+    if best.use.gpu.role == Role.REWARD:
         return "take GPUs with more memory, since each process of the reward has whole models"
-    if role == Role.ENGINE:
-        size = config.vllm.tensor_parallel_size
+    if best.use.gpu.role == Role.ENGINE or _engines_are_too_small(search, best):
+        size = search.wish.tensor_parallel[-1]
         return f"take GPUs with more memory, since an engine has {size} GPUs of a node at most"
     return "add GPUs"
 
 
+def _engines_are_too_small(search: LayoutSearch, best: Candidate) -> bool:
+    """Return whether no engine holds the weights, even with as many GPUs of its own as it takes."""
+    config, found = best.config, best.found
+    pool = found.layout.pool_of(Role.ENGINE)
+    made = memory_estimate.of_pool(config, found.layout, pool, search.check.sizes.get)
+    if made is None or not made.engine_share:
+        return False
+    ranks = config.vllm.tensor_parallel_size / search.wish.tensor_parallel[-1]
+    share = config.vllm.gpu_memory_utilization or memory_estimate.ENGINE_ALONE
+    return made.engine_weights * ranks / (share * ENGINE_WEIGHTS) > best.use.gpu.memory
+
+
 def _lower(best: Candidate) -> str:
     declared = declared_flags()
-    passes = (TOKENS,) if best.config.train.use_dynamic_batch else PASSES
-    values = {name: declared[name].value_in(best.config) for name in (*passes, *LENGTHS)}
+    values = {name: declared[name].value_in(best.config) for name in (*_passes(best), *LENGTHS)}
     return "lower " + _or([f"--{name} ({value})" for name, value in values.items() if value > 1])
+
+
+def _passes(best: Candidate) -> Sequence[str]:
+    return (TOKENS,) if best.config.train.use_dynamic_batch else PASSES
 
 
 def _or(words: Sequence[str]) -> str:

@@ -75,7 +75,7 @@ class Builtin(Recipe):
     writes_metrics = True
     model_flags = ("--pretrain", "--actor.model_name_or_path")
     output_flags = ("--save_path", "--ckpt.output_dir")
-    less_placement = "Ask for less, share GPUs (--colocate_all_models), or add nodes"
+    less_placement = "Ask for fewer GPUs, share them (--colocate_all_models), or add nodes"
 
     def __init__(self, columns: Collection[str] = ()) -> None:
         """`columns`: those of data sets that may be away."""
@@ -203,6 +203,7 @@ class Builtin(Recipe):
         return PlacedJob(
             settings=completed,
             lacking=tuple(lacking),
+            says_remedy=bool(choice.faults),
             # What does not fit has no layout: that of the flags alone is none that would start.
             layout=None if choice.faults else found | {"chosen": chosen, "shortfalls": [*lacking]},
             key=key,

@@ -128,7 +128,7 @@ def test_a_model_that_fits_nowhere_is_a_fault_that_says_what_helps(
     choice, _, _ = chosen(models["72B"], nodes(8, memory=24 * GB), *GRPO)
     (fault,) = choice.faults
     assert "no layout fits: by the estimate a GPU needs" in fault
-    assert "take a smaller model or add GPUs" in fault
+    assert "take a smaller model or take GPUs with more memory, since an engine has 8" in fault
     assert not choice.words
     long = ("--generate_max_len", "60000", "--micro_train_batch_size", "1")
     (fault,) = chosen(models["7B"], nodes(4, memory=24 * GB), *GRPO, *long)[0].faults
