@@ -117,7 +117,7 @@ def of_trainer(completions: Sequence[Any], ranks: int) -> Row:
     divided = time.perf_counter() - clock
     forward = experience.start_forward(workers, found, config)
     actions = forward.division.plan.actions
-    scores = advantages.scores(
+    scores = advantages.above_baseline(
         config.advantage, Rewards(whole=rewards), actions, config.n_samples_per_prompt
     )
     lesson = experience.make_lesson(workers, forward, scores, config, 0.01)

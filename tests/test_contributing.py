@@ -182,11 +182,12 @@ def test_a_trainer_flag(tree: Path) -> None:
     change(tree, "Add a trainer flag", edits)
     program = """
 import numpy as np
-from trainer.algorithms.advantages import Rewards, scores
+from trainer.algorithms.advantages import Rewards, above_baseline
 from trainer.config.parse import unchecked
 words = ["--advantage_estimator", "dr_grpo", "--advantage_scale", "3"]
 rewards = Rewards(whole=np.array([0.0, 1.0]))
-print(scores(unchecked(words).advantage, rewards, np.array([4, 4]), 2).tolist())
+found = above_baseline(unchecked(words).advantage, rewards, np.array([4, 4]), 2)
+print(found.tolist())
 """
     assert run(tree, program) == "[-1.5, 1.5]"
     assert "--advantage_scale" in python(tree, "-m", "trainer", "--help")
@@ -207,10 +208,11 @@ def test_an_estimator(tree: Path) -> None:
     change(tree, "Add an estimator", edits)
     program = """
 import numpy as np
-from trainer.algorithms.advantages import Rewards, scores
+from trainer.algorithms.advantages import Rewards, above_baseline
 from trainer.config.parse import unchecked
 settings = unchecked(["--advantage_estimator", "best"]).advantage
-print(scores(settings, Rewards(whole=np.array([0.0, 1.0, 2.0, 5.0])), np.full(4, 7), 2).tolist())
+rewards = Rewards(whole=np.array([0.0, 1.0, 2.0, 5.0]))
+print(above_baseline(settings, rewards, np.full(4, 7), 2).tolist())
 """
     assert run(tree, program) == "[-1.0, 0.0, -3.0, 0.0]"
 

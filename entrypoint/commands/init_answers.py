@@ -1,4 +1,7 @@
-"""What `init` is told: whether it is possible, and where the files lie that it names."""
+"""What `init` is told: whether it is possible, and where the files lie that it names.
+
+init.py beside it asks the questions.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The failure classes: how each is recognised, what Rollcall does, and what a person does.
 
 A line of a log maps to a class by `patterns`, for any framework. For every class with patterns,
-tests/data/failures has a line that a program really printed.
+tests/data/failures has a line that a program really printed. The class of an attempt is chosen in
+entrypoint/job/failures/classes.py.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def estimate(settings: AdvantageSettings, padded: PaddedInputs) -> tuple[FloatAr
         whole=padded.rewards, parts=padded.parts, weights=padded.weights, greedy=padded.greedy
     )
     inputs = AdvantageInputs(
-        scores=advantages.scores(settings, rewards, counted(mask), padded.group_size),
+        scores=advantages.above_baseline(settings, rewards, counted(mask), padded.group_size),
         actions=counted(mask),
         old_log_probs=flat(padded.old_log_probs, mask),
         ref_log_probs=flat(padded.ref_log_probs, mask),

@@ -177,8 +177,8 @@ def subtract(
     if baseline is Baseline.NONE:
         return np.nan_to_num(rewards.whole.astype(np.float64))
     of = Completions.of(rewards, actions, size)
-    worth = own_estimate(own, of) if own else BASELINES[baseline](of)
-    return worth.reshape(-1)
+    above = own_estimate(own, of) if own else BASELINES[baseline](of)
+    return above.reshape(-1)
 
 
 def own_estimate(own: OwnFunction, of: Completions) -> Groups:
@@ -207,7 +207,7 @@ class AdvantageInputs:
     """What advantages are estimated from."""
 
     scores: Floats
-    """[B] of `scores`."""
+    """[B] of `above_baseline`."""
     actions: IntArray
     """[B]"""
     old_log_probs: Floats | None = None
@@ -222,7 +222,7 @@ class AdvantageInputs:
     kl_estimator: str = "k1"
 
 
-def scores(
+def above_baseline(
     settings: AdvantageSettings,
     rewards: Rewards,
     actions: IntArray,

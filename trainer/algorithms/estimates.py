@@ -28,7 +28,7 @@ class Worth:
     """What the samples of a step are worth: small, and the same for all ranks."""
 
     scores: Numbers
-    """[B] of `advantages.scores`; NaN: the sample trains nothing."""
+    """[B] of `advantages.above_baseline`; NaN: the sample trains nothing."""
     settings: AdvantageSettings
     kl: KLSettings
     kl_coef: float

@@ -1,4 +1,4 @@
-"""The state that a run resumes from."""
+"""The state that a run resumes from. `fault_of` in contract/manifest.py verifies a checkpoint."""
 
 from __future__ import annotations
 

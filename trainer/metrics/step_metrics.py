@@ -47,10 +47,9 @@ def of(
         row[f"train/score_{name}" if name in own else f"train/{name}"] = value
     tokens += sum(len(one.completion.tokens) for one in greedy)
     row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}
-    worth = own["reward"]
     return Step(
         row=row,
-        reward=worth,
+        reward=own["reward"],
         kl=kl,
         tokens=tokens,
         seconds=seconds,

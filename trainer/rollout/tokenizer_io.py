@@ -1,4 +1,7 @@
-"""Requests to tokens, and generated tokens to completions, the same for every kind of engine."""
+"""Requests to tokens, and generated tokens to completions, the same for every kind of engine.
+
+`Texts.prompt` makes token ids of a prompt; env/episodes/codec.py has applied the chat template.
+"""
 
 from __future__ import annotations
 

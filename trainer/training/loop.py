@@ -293,13 +293,15 @@ class _Run:
         self, state: RunState, samples: list[Sample], forward: ForwardPasses, watch: Stopwatch
     ) -> RunState:
         config, step = self.config, state.step + 1
-        worth, moments = rewards.shaped(config, samples, state.reward_moments)
+        shaped, moments = rewards.shaped(config, samples, state.reward_moments)
         # An adaptive weight continues from its last value; a fixed one is the flag's.
         kl_coef = (state.kl_coef if config.kl.adapts else None) or config.kl.init_coef
         with self.rollouts.meanwhile():
             actions, size = forward.division.plan.actions, config.n_samples_per_prompt
-            scores = advantages.scores(config.advantage, worth, actions, size, self.own_estimator)
-            lesson = make_lesson(self.workers, forward, scores, config, kl_coef)
+            above = advantages.above_baseline(
+                config.advantage, shaped, actions, size, self.own_estimator
+            )
+            lesson = make_lesson(self.workers, forward, above, config, kl_coef)
             watch.lap("forward")
             metrics = self._update(lesson, step, watch) | peak_memory(self.workers)
             metrics["kl_coef"] = kl_coef

@@ -133,7 +133,7 @@ def make_lesson(
 ) -> Lesson:
     """Wait for the models and estimate advantages, in a step in which the KL has weight `kl_coef`.
 
-    `scores` [B]: of `advantages.scores`. A sample with NaN trains nothing.
+    `scores` [B]: of `advantages.above_baseline`. A sample with NaN trains nothing.
     """
     for kept in forward.kept.values():
         kept.ended.result()

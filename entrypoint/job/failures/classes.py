@@ -1,4 +1,4 @@
-"""Classifies the end of an attempt. Pure."""
+"""Classifies the end of an attempt, by the classes of entrypoint/run/failure_classes.py. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Decides when a job that shows no sign of life counts as hung.
 
+trainer/cluster/heartbeat.py finds a silent rank of the own trainer. entrypoint/job/ranks_behind.py
+names the ranks that the others wait for.
+
 If the trainer reports each finished part of a step (`RUN/.phase`), every part has its own limit:
 a rollout may wait long for a tool, an update may not wait long for a dead peer. If it reports only
 steps, the limit is learned from their durations, after the first step. If it reports no steps

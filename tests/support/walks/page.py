@@ -80,6 +80,8 @@ def named(title: str) -> str:
 
 def shown(walk: Walk, record: Sequence[Call]) -> str:
     """Return a walk's section: its spine, and each process's files in the order of first calls."""
+    if not walk.processes:
+        return with_spine(walk, "")
     threads = {(call.process, call.thread) for call in record}
     taking_part = {one for one in threads if takes_part(*one, walk)}
     calls_of_walk = [call for call in record if (call.process, call.thread) in taking_part]
@@ -118,12 +120,14 @@ def unlike_record(walk: Walk, within: Sequence[Call]) -> list[str]:
 
 def with_spine(walk: Walk, section: str) -> str:
     """Return a walk's section with its text and spine as they are now. Its files stay."""
+    head = [f"## {walk.title}\n\n{fill(walk.text, 120)}\n", *map(line, walk.spine)]
+    if not walk.processes:
+        return "\n".join([*head, ""])
     files = section[section.index("\n- In ") : section.rindex("\n</details>")].strip("\n")
     count = len({*FILE.findall(files)})
     return "\n".join(
         [
-            f"## {walk.title}\n\n{fill(walk.text, 120)}\n",
-            *map(line, walk.spine),
+            *head,
             f'\n<details markdown="1">\n<summary>All {count} files, by process</summary>\n',
             f"{files}\n\n</details>\n",
         ]
@@ -133,17 +137,26 @@ def with_spine(walk: Walk, section: str) -> str:
 def line(step: Step) -> str:
     """Return a function of a spine as an item of a list."""
     file, _, function = step.name.partition(":")
-    how = f" ({step.by})" if step.by and ".py:" not in step.by else ""
-    return f"1. `{file}`, `{function}`: {step.says}{how}"
+    caller, _, name = step.by.partition(":")
+    elsewhere = "" if caller == file else f" of `{caller}`"
+    by = f"called by `{name}`{elsewhere}" if name else step.by
+    return f"1. `{file}`, `{function}`: {step.says}" + (f" ({by})" if by else "")
 
 
 def with_spines(page: str) -> str:
     """Return the page with the texts and spines of all walks."""
     for walk in WALKS:
-        section = re.search(rf"^## {re.escape(walk.title)}\n.*?</details>\n", page, re.M | re.S)
-        assert section, walk.title
-        page = page.replace(section[0], with_spine(walk, section[0]))
+        section = section_of(walk, page)
+        page = page.replace(section, with_spine(walk, section))
     return page
+
+
+def section_of(walk: Walk, page: str) -> str:
+    """Return a walk's section of the page."""
+    end = r"</details>\n" if walk.processes else r"\n(?=1\. )(1\. [^\n]+\n)+"
+    section = re.search(rf"^## {re.escape(walk.title)}\n.*?{end}", page, re.M | re.S)
+    assert section, walk.title
+    return section[0]
 
 
 def spine_faults(walk: Walk) -> list[str]:

@@ -32,7 +32,7 @@ class Walk:
     """The walk ends with the first call of it after the beginning; "": with its process."""
     spine: tuple[Step, ...]
     processes: tuple[str, ...]
-    """Those that take part; others do their own work meanwhile."""
+    """Those that take part; others do their own work meanwhile. (): a spine without a record."""
     nth: int = 0
     """Which call of `begin`; the first calls may load what later calls have."""
     leads_to: str = ""
@@ -58,12 +58,14 @@ TRAINING = (
 )
 NODES = ("the head", "a worker node")
 LOOP, RECOVERY = "trainer/training/loop.py", "trainer/training/recovery.py"
+ROLLOUTS = "trainer/rollout/sync_rollout.py:SyncRollouts"
+LEARNER = "trainer/workers/learner.py"
 SUPERVISOR, ATTEMPT = "entrypoint/job/supervisor.py", "entrypoint/job/attempt.py"
 MEMBERSHIP, WEBHOOK = "entrypoint/node/membership.py", "entrypoint/node/webhook.py"
 RANKS, EVALUATOR = "trainer/cluster/ray_worker_group.py", "trainer/training/evaluator.py"
 ENGINE = "trainer/rollout/hf_engine/engine.py:HFEngine"
 COMMAND = "entrypoint/__main__.py"
-OUTLAST = (f"{ATTEMPT}:Attempt.execute",)
+OUTLAST = (f"{ATTEMPT}:Attempt.execute", f"{SUPERVISOR}:Supervisor._attempt")
 """Functions of spines that outlast their walk: what they call at their end is not in it."""
 WALKS = (
     Walk(
@@ -79,23 +81,47 @@ WALKS = (
                 "makes a prompt of a row of the data",
                 "env/data/prompts.py:load_prompts",
             ),
-            Step(
-                "env/episodes/codec.py:TextCodec.render",
-                "writes messages as the model's chat template does",
-                "trainer/rollout/prompts.py:_chat_template",
-            ),
             Step(f"{LOOP}:_Run._step", "does one step", f"{LOOP}:_Run._next_due"),
+            Step(
+                f"{ROLLOUTS}._written",
+                "draws the step's prompts, for `_Run._samples`",
+                f"{ROLLOUTS}.step",
+            ),
             Step(
                 "trainer/rollout/generate.py:Generator.generate",
                 "gives each engine its share of the prompts",
-                "trainer/rollout/sync_rollout.py:SyncRollouts._written",
             ),
-            Step(f"{ENGINE}.generate", "prompts to tokens, tokens to completions"),
+            Step(f"{ENGINE}.generate", "prompts to completions", "Ray"),
+            Step(
+                "trainer/rollout/tokenizer_io.py:Texts.prompt",
+                "makes token ids of a prompt's text",
+                "trainer/rollout/tokenizer_io.py:Texts.tokens",
+            ),
+            Step(
+                "trainer/workers/experience.py:start_forward",
+                "starts the models' log-probabilities, which run while rewards are computed",
+                f"{LOOP}:_Run._samples",
+            ),
             Step("trainer/rollout/rewards.py:score", "asks the reward for scores"),
-            Step("trainer/algorithms/advantages.py:scores", "subtracts the estimator's baseline"),
+            Step(
+                "trainer/algorithms/advantages.py:above_baseline",
+                "subtracts the estimator's baseline",
+                f"{LOOP}:_Run._learn",
+            ),
             Step(
                 "trainer/workers/experience.py:make_lesson",
                 "waits for log-probabilities; what the samples are worth",
+            ),
+            Step(f"{LOOP}:_Run._update", "has policy and critic learn", f"{LOOP}:_Run._learn"),
+            Step(f"{LEARNER}:LearnerActor.update", "one rank's part of the update", "Ray"),
+            Step(
+                "trainer/algorithms/estimates.py:experience",
+                "the advantages of the rank's tokens, with GAE or without",
+            ),
+            Step(
+                f"{LEARNER}:LearnerEngine.train_step",
+                "mini-batches, gradients, optimizer steps",
+                "trainer/workers/policy.py:PolicyActor._trained",
             ),
             Step(
                 "trainer/algorithms/losses.py:policy_loss",
@@ -135,8 +161,15 @@ WALKS = (
         (
             Step(f"{RANKS}:_RanksPending._check", "looks at a rank's answer"),
             Step("trainer/cluster/calls.py:received", "makes LostWorkerError of a dead actor"),
-            Step("trainer/cluster/heartbeat.py:GroupHeartbeat.lost", "which rank was waited for"),
-            Step(f"{LOOP}:_Run._recover", "answers the loss", f"{LOOP}:_Run._next_due"),
+            Step(
+                "trainer/cluster/heartbeat.py:GroupHeartbeat.lost",
+                "passes on the loss of a killed rank",
+            ),
+            Step(
+                f"{LOOP}:_Run._recover",
+                "repairs, once `_Run.to_the_end` has caught the error",
+                f"{LOOP}:_Run._next_due",
+            ),
             Step(f"{RECOVERY}:Recovery.recover", "restarts the lost role, restores the learners"),
             Step(f"{RANKS}:RayWorkerGroup.restart", "starts the role's processes again"),
             Step(f"{RECOVERY}:ReplicasInMemory.newest", "finds the newest step in memory"),
@@ -147,16 +180,16 @@ WALKS = (
             ),
             Step(
                 "trainer/workers/learner.py:LearnerEngine.restore",
-                "loads the shard into the model",
+                "on the rank, loads the shard into the model",
                 "trainer/workers/learner.py:LearnerActor.restore",
             ),
             Step(f"{RECOVERY}:Recovery.report", "writes rank-replaced to the journal"),
             Step(
                 f"{LOOP}:_Run._publish",
-                "brings the restored weights to the engines",
+                "publishes the restored weights",
                 f"{LOOP}:_Run._with_engines",
             ),
-            Step("trainer/metrics/recorder.py:Recorder.engines_ready", "the step may begin again"),
+            Step("trainer/weight_sync/update.py:update_weights", "brings them to all engines"),
         ),
         TRAINING,
         leads_to=f"{LOOP}:_Run._recover",
@@ -184,6 +217,51 @@ WALKS = (
         without="the head/(?!control|asyncio_0|ask).*",
     ),
     Walk(
+        "`rollcall up` on the head, to the job's process",
+        "The shortest start: a node with a job, which is its own head. Only the functions to read.",
+        f"{COMMAND}:main",
+        "",
+        (
+            Step(f"{COMMAND}:main", "every command begins here"),
+            Step("entrypoint/commands/cli.py:parse", "which command the words ask for"),
+            Step(
+                "entrypoint/commands/typed_job.py:read",
+                "which recipe the job's words are for",
+                f"{COMMAND}:_on_this_node",
+            ),
+            Step(
+                f"{COMMAND}:_up", "role, faults of the job, preflight", f"{COMMAND}:_on_this_node"
+            ),
+            Step("entrypoint/preflight/run.py:run_checks", "the checks of this node"),
+            Step("entrypoint/node/roles.py:serve", "head or worker"),
+            Step("entrypoint/node/head.py:serve", "lease, Ray, control port, services, outcome"),
+            Step(
+                "entrypoint/node/ray_head.py:HeadRay.wait_ready",
+                "waits until Ray answers",
+                "entrypoint/node/head.py:_lead",
+            ),
+            Step(
+                f"{SUPERVISOR}:Supervisor.supervise",
+                "one attempt after another",
+                "entrypoint/node/head.py:_supervision.supervise",
+            ),
+            Step(
+                "entrypoint/job/rendezvous.py:Rendezvous.complete",
+                "calls the roll, checks collectives",
+            ),
+            Step(f"{SUPERVISOR}:Supervisor._attempt", "one attempt, and what it has lost"),
+            Step(f"{ATTEMPT}:Attempt.execute", "submits, follows and judges the job"),
+            Step("entrypoint/job/ray_jobs.py:JobClient.submit", "posts the command to Ray"),
+            Step("trainer/__main__.py:main", "the driver: flags to Config, then the run", "Ray"),
+            Step(
+                f"{SUPERVISOR}:conclude",
+                "writes the outcome, returns the exit code",
+                "entrypoint/node/head.py:_lead",
+            ),
+        ),
+        (),
+    ),
+    Walk(
         "A typed command, to the job's process",
         "`rollcall submit` asks a head that waits for jobs. `rollcall/__main__.py` calls the first "
         "function.",
@@ -192,6 +270,7 @@ WALKS = (
         (
             Step(f"{COMMAND}:main", "every command begins here"),
             Step("entrypoint/commands/cli.py:parse", "which command the words ask for"),
+            Step(f"{COMMAND}:_ask", "has the table of commands that ask the head"),
             Step("entrypoint/commands/jobs.py:submit", "sends the job to the head"),
             Step(
                 "entrypoint/cluster/job_routes.py:JobRoutes._submit",
@@ -200,10 +279,16 @@ WALKS = (
             ),
             Step("entrypoint/job/job_queue.py:JobQueue.submit", "refuses the job, or takes it"),
             Step(
+                "entrypoint/job/job_loop.py:JobLoop._lead",
+                "runs the job that `JobQueue.begin_next` has chosen",
+                "entrypoint/job/job_loop.py:JobLoop.serve",
+            ),
+            Step(
                 f"{SUPERVISOR}:Supervisor.supervise",
                 "one attempt after another",
-                "when the queue begins the job",
+                "entrypoint/node/head.py:_supervision.supervise",
             ),
+            Step(f"{SUPERVISOR}:Supervisor._attempt", "one attempt, and what it has lost"),
             Step(f"{SUPERVISOR}:Supervisor._plan", "where to resume; the job's command line"),
             Step(f"{ATTEMPT}:Attempt.execute", "submits, follows and judges the job"),
             Step("entrypoint/job/ray_jobs.py:JobClient.submit", "posts the command to Ray"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from contract.options import ConfigError
+from env.environments.registry import ENVIRONMENTS
 from tests.support.tiny_run import Tiny, faults_of, to_argv
 from trainer.config.config import Config
 from trainer.config.no_effect import NO_EFFECT, warnings_between
@@ -93,7 +94,7 @@ from trainer.config.schema import flags_of
         (
             {"environment": "serch"},
             "--environment",
-            "Give one of search, single-turn, FILE.py:CLASS, or verifiers:NAME",
+            f"Give one of {', '.join(ENVIRONMENTS)}, FILE.py:CLASS, or verifiers:NAME",
         ),
         ({"environment_args": "[3]"}, "--environment_args", "a JSON object of keyword arguments"),
         ({"agent_func_path": "agent.py"}, "--agent_func_path", "No such file"),

@@ -96,7 +96,7 @@ def train(workers: WorkerGroups, config: Config, rewards: np.ndarray[Any, Any], 
     divided = experience.divide(workers, completions(), config, step)
     forward = experience.start_forward(workers, divided, config)
     actions = forward.division.plan.actions
-    scores = advantages.scores(
+    scores = advantages.above_baseline(
         config.advantage, Rewards(whole=rewards), actions, config.n_samples_per_prompt
     )
     lesson = experience.make_lesson(workers, forward, scores, config, config.kl.init_coef)

@@ -43,7 +43,7 @@ def taught(workers: WorkerGroups, given: list[Completion], **settings: int) -> L
     divided = experience.divide(workers, given, config, 1)
     forward = experience.start_forward(workers, divided, config)
     actions = forward.division.plan.actions
-    scores = advantages.scores(
+    scores = advantages.above_baseline(
         config.advantage, Rewards(whole=rewards), actions, config.n_samples_per_prompt
     )
     lesson = experience.make_lesson(workers, forward, scores, config, 0.1)
