@@ -134,16 +134,25 @@ class MissingFile(Fault):
     """The files of flags of the command line: a path of one is not read from its directory."""
 
     def __str__(self) -> str:
-        said = Fault.__str__(self)  # `slots` makes the class anew: super() has no cell of it
-        path = Path(self.value or "")
+        return str(self.with_place())
+
+    def with_place(self) -> Fault:
+        """Return the fault with where the file is, or one with a near name, in its remedy."""
+        said = self.remedy or self.problem
+        if elsewhere := self._elsewhere(Path(self.value or "")):
+            said = f"{ended(said)} {elsewhere}"
+        parts = (self.problem, said) if self.remedy else (said, "")
+        return Fault(self.path, self.value, *parts)
+
+    def _elsewhere(self, path: Path) -> str:
         try:
             if elsewhere := self._beside_flags(path):
-                return f"{ended(said)} {elsewhere}"
+                return elsewhere
             beside = [] if path.exists() else [one.name for one in path.parent.iterdir()]
         except (OSError, ValueError):
-            return said
+            return ""
         near = nearest(path.name, beside, cutoff=MISTYPED)
-        return f"{ended(said)} In {path.parent} there is {near}" if near else said
+        return f"In {path.parent} there is {near}" if near else ""
 
     def _beside_flags(self, path: Path) -> str:
         """Return where the file is if its path is meant from a file of flags; else ""."""

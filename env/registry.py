@@ -154,6 +154,8 @@ def reward_function(
             return guard(load_reward_file(Path(spec)))
     except RewardFileError as error:
         raise RewardSpecError(error.problem, error.raised, remedy=error.remedy) from error
+    except RewardSpecError:
+        raise
     except ValueError as error:
         raise RewardSpecError(str(error)) from error
     raise _unknown(spec)
@@ -295,7 +297,11 @@ def _registered(name: str, options: str | None) -> RewardFunction:
     for key, text in parse_qsl((options or "").replace("+", "%2B"), keep_blank_values=True):
         if key not in known:
             names = ", ".join(known) or "none"
-            raise RewardSpecError(f"the reward '{name}' has no option '{key}'; it has: {names}")
+            problem = f"the reward '{name}' has no option '{key}'; it has: {names}"
+            near = difflib.get_close_matches(key, known, n=1)
+            otherwise = "Give one of these" if known else "Leave it out"
+            remedy = f"Did you mean '{near[0]}'?" if near else otherwise
+            raise RewardSpecError(problem, remedy=remedy)
         given[key] = _converted(name, key, text, known[key].default)
     reward = guard_each(registered.make(**given), (RewardUnreachable, RewardRejected))
     return with_labels(reward) if registered.reads_label else reward

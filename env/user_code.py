@@ -83,9 +83,12 @@ class Raised:
     def of(cls, error: BaseException, code: object = None) -> Raised:
         """Return what an exception tells. `code`: the function that was called.
 
-        The place is the innermost line of the user's own code, else where `code` is defined.
+        The place is of the function that an error names as its `code_at_fault`, else the innermost
+        line of the user's own code, else where `code` is defined.
         """
-        file, line = _place_in(error) or defined_at(code)
+        named = getattr(error, "code_at_fault", None)
+        at = defined_at(named) if named else ("", 0)
+        file, line = at if at[0] else _place_in(error) or defined_at(code)
         told = error.msg if isinstance(error, SyntaxError) else str(error)  # the place is beside it
         text = " ".join(told.split())
         shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
-from rollcall.client import Client, ClusterState, Event, Job
+from rollcall.client import Client, ClusterState, Event, Job, now
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class AsyncClient:
         client = self._client
         limit = client._limit(job, timeout)
         while not (found := await asyncio.to_thread(client._look, job, limit)).is_over:
-            await asyncio.sleep(limit.pause())
+            await asyncio.sleep(limit.pause(now(found)))
         return found
 
     async def stop(self, job: str | Job | None = None) -> None:

@@ -132,13 +132,13 @@ class Client:
         try:
             self._settings: Settings = read_settings({**os.environ, **named})
         except ConfigError as error:
-            faults = [
-                replace(fault, path=self._arguments.get(fault.path, fault.path))
-                for fault in error.faults
-            ]
-            raise ConfigError(faults) from None
+            raise ConfigError([*map(self._as_argument, error.faults)]) from None
         self._has_stopped_run = False
         """This client has asked the head to stop, and so to end."""
+
+    def _as_argument(self, fault: Fault) -> Fault:
+        path = self._arguments.get(fault.path)
+        return replace(fault, path=path, remedy=_capital(fault.remedy)) if path else fault
 
     def __enter__(self) -> Self:
         return self
@@ -203,7 +203,7 @@ class Client:
         """
         limit = self._limit(job, timeout)
         while not (found := self._look(job, limit)).is_over:
-            time.sleep(limit.pause())
+            time.sleep(limit.pause(now(found)))
         return found
 
     def _limit(self, job: str | Job | None, timeout: float | None) -> Limit:
@@ -276,6 +276,11 @@ class Client:
             raise
 
 
+def now(found: ClusterState | Job) -> str:
+    """Return what goes on, as a clause."""
+    return f"it is {found.state}" if isinstance(found, Job) else f"its phase is {found.phase}"
+
+
 def _address(url: object) -> str:
     """Return URLs of control ports as settings take them. Raises ConfigError."""
     try:
@@ -310,8 +315,12 @@ def _name(name: str) -> str:
     try:
         return parsers.run_name(str(name))
     except ParseError as error:
-        remedy = error.remedy[:1].upper() + error.remedy[1:]
-        raise ConfigError([Fault("name", str(name), error.problem, remedy)]) from None
+        fault = Fault("name", str(name), error.problem, _capital(error.remedy))
+        raise ConfigError([fault]) from None
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _environment(

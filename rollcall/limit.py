@@ -37,15 +37,17 @@ class Limit:
         connect = max(SHORTEST_REQUEST_SECONDS, self.of(CONNECT_TIMEOUT_SECONDS))
         return connect, answer, answer, answer
 
-    def pause(self) -> float:
-        """Return for how long to sleep before the next look. Raises TimeoutError."""
+    def pause(self, now: str) -> float:
+        """Return for how long to sleep before the next look.
+
+        Raises TimeoutError, which tells what goes on `now`.
+        """
         if self.is_over:
-            raise self.too_late()
+            raise self.too_late(now)
         return self.of(POLL_SECONDS)
 
-    def too_late(self, why: str = "") -> TimeoutError:
-        more = f": {why}" if why else ""
-        return TimeoutError(f"{self._what} has not ended within {self._seconds:g} s{more}")
+    def too_late(self, why: str) -> TimeoutError:
+        return TimeoutError(f"{self._what} has not ended within {self._seconds:g} s: {why}")
 
 
 def _seconds(timeout: object) -> float:

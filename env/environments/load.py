@@ -27,7 +27,9 @@ from env.user_code import Raised, offered
 from env.verifiers_package import PREFIX
 
 ALIKE = 0.85
-"""difflib's ratio from which a method's name is a misspelt one: a letter is wrong."""
+"""difflib's ratio from which a name is a misspelt one: a letter is wrong."""
+ATTRIBUTES = ("stops", "tools")
+"""Sequences of an environment."""
 
 
 class EnvironmentSpecError(ValueError):
@@ -68,6 +70,8 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
             return _of_trl(module, made, dict(arguments))
         factory = partial(made, **arguments)
         with trial(factory) as first:
+            if not isinstance(made, type):
+                _check_is_new(spec, made, factory, first)
             if is_trl(first):
                 return _of_trl(module, made, dict(arguments))
             kind = type(first)
@@ -109,15 +113,30 @@ def trial(factory: Callable[[], Any]) -> Iterator[Any]:
             closing.join(CLOSE_SECONDS + 1)
 
 
+def _check_is_new(spec: str, made: Any, factory: Callable[[], Any], first: object) -> None:
+    """Raise EnvironmentSpecError if all episodes would share an object."""
+    with trial(factory) as second:
+        if second is first:
+            error = EnvironmentSpecError("the factory gives the same object twice")
+            raised = Raised.of(error, made)
+            remedy = "Make a new one in each call: each episode has its own object"
+            raise EnvironmentSpecError(f"--environment {spec}: {raised}", raised, remedy=remedy)
+
+
 def _check_names(spec: str, kind: type[Environment]) -> None:
-    """Raise EnvironmentSpecError for a method that is misspelt, so that nothing calls it."""
-    for name, method in vars(kind).items():
-        if not inspect.iscoroutinefunction(method):
+    """Raise EnvironmentSpecError for a name that is misspelt, so that nothing reads it."""
+    for name, one in vars(kind).items():
+        if inspect.iscoroutinefunction(one):
+            what, known = "a method", tuple(METHODS)
+        elif isinstance(one, list | tuple):
+            what, known = "an attribute", ATTRIBUTES
+        else:
             continue
-        (meant,) = difflib.get_close_matches(name, METHODS, 1, ALIKE) or [name]
+        swapped = [meant for meant in known if sorted(meant) == sorted(name)]
+        (meant,) = difflib.get_close_matches(name, known, 1, ALIKE) or swapped or [name]
         if meant != name and getattr(kind, meant) is getattr(Environment, meant):
-            error = EnvironmentSpecError(f"has a method `{name}` and no `{meant}`")
-            raised = Raised.of(error, method)
+            error = EnvironmentSpecError(f"has {what} `{name}` and no `{meant}`")
+            raised = Raised.of(error, one if callable(one) else kind)
             raise EnvironmentSpecError(f"--environment {spec} {raised}", raised)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from env.episodes.environment import Environment
@@ -40,6 +40,10 @@ Function = Callable[..., Any]
 
 class ToolSchemaError(ValueError):
     """A function that cannot be a tool; the message says why."""
+
+    def __init__(self, why: str, function: object = None) -> None:
+        super().__init__(why)
+        self.code_at_fault = function
 
 
 class ToolEnv(Environment):
@@ -171,14 +175,33 @@ def schema_of(function: Function) -> ToolSpec:
     """
     name = getattr(function, "__name__", function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ToolSchemaError(f"{name}: yields values, where one value is to be returned")
+        why = f"{name}: yields values, where one value is to be returned"
+        raise ToolSchemaError(why, function)
     from transformers.utils import get_json_schema  # takes a second
 
     try:
         schema: ToolSpec = get_json_schema(function)
     except Exception as error:  # transformers has several kinds
-        raise ToolSchemaError(f"{name}: {error}") from error
+        is_python = inspect.isfunction(function) or inspect.ismethod(function)
+        lacking = " and ".join(_lacking(function)) if is_python else ""
+        why = f"{name} has {lacking}" if lacking else f"{name}: {error}"
+        raise ToolSchemaError(why, function) from error
     return schema
+
+
+def _lacking(function: Function) -> Iterator[str]:
+    """Yield what a function lacks to be a tool."""
+    from transformers.utils.chat_template_utils import parse_google_format_docstring
+
+    doc = (inspect.getdoc(function) or "").strip()
+    told = parse_google_format_docstring(doc)[1] if doc else {}
+    own = [one for one in inspect.signature(function).parameters.values() if one.name != "self"]
+    if not doc:
+        yield "no docstring"
+    if bare := [one.name for one in own if one.annotation is one.empty]:
+        yield f"no type hint for {', '.join(bare)}"
+    if untold := [one.name for one in own if one.name not in told]:
+        yield f"no description of {', '.join(untold)} below `Args:` of the docstring"
 
 
 async def called(function: Function, arguments: Mapping[str, Any]) -> Any:

@@ -36,7 +36,7 @@ from env.episodes.types import (
     ReplyStop,
     Task,
 )
-from env.types import Prompt
+from env.types import IN_PYTHON, Prompt
 from env.user_code import NOT_THE_USERS, Cause, defined_at, same_fault
 from trainer.algorithms import own_trials
 from trainer.config import code_check, code_findings, job_checks
@@ -125,7 +125,11 @@ def try_environment(
     try:
         attempt = episode_setup.attempt_of(config, chat, codec)
     except EnvironmentSpecError as error:
-        yield code_check.unloaded(flag, error)
+        trouble = code_check.unloaded(flag, error)
+        if not trouble.refuses and config.episodes.environment == IN_PYTHON:
+            again = "Call train again once what it needs is there"  # it would be made here, too
+            trouble = replace(trouble, refuses=True, remedy=again)
+        yield trouble
         return
     errors = []
     unscored = 0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 from contract.durations import counted
 from contract.exit_codes import ExitCode
@@ -113,7 +113,7 @@ class Result:
 
 
 def train(
-    *,
+    *values: Never,
     reward: Reward | Sequence[Reward] | None = None,
     environment: str | Callable[..., Environment] | None = None,
     callbacks: Sequence[Callback] = (),
@@ -136,6 +136,8 @@ def train(
     all faults; CallbackError if a callback raises; RunError for any other error that a user can
     fix.
     """
+    if values:
+        raise TypeError("train takes keywords, such as pretrain='data/model'")
     state = None
     with ExitStack() as stack:
         words, config = _checked(stack, reward, environment, callbacks, flags)

@@ -14,7 +14,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFlag, nearest
+from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFile, MissingFlag, nearest
 from contract.run_dir import RunFiles, write_atomically
 from env.environments.environment_file_check import METHODS
 from env.types import IN_PYTHON, brief
@@ -367,6 +367,8 @@ def as_argument(fault: Fault) -> Fault:
         return Fault("run_dir", None, fault.problem, RUN_DIR_REMEDY)
     if not fault.path:
         return of_sentence(fault.problem)
+    if isinstance(fault, MissingFile):
+        fault = fault.with_place()
     remedy = "docs/flags.md lists the arguments" if fault.remedy == SEE_HELP else fault.remedy
     path, problem, remedy = map(in_python, (fault.path, fault.problem, remedy))
     return replace(fault, path=path, problem=problem, remedy=remedy)

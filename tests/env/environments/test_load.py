@@ -75,6 +75,23 @@ def test_an_environment_that_would_end_the_program_is_refused(tmp_path: Path) ->
             r"has a method `steps` and no `step` \(.*one.py:3\)",
         ),
         (
+            "class One(Environment):\n    async def clsoe(self): ...",
+            r"has a method `clsoe` and no `close` \(.*one.py:3\)",
+        ),
+        (
+            "class One(Environment):\n    stop = ('=',)",
+            r"has an attribute `stop` and no `stops` \(.*one.py:2\)",
+        ),
+        (
+            "one = Environment()\ndef One(): return one",
+            r"the factory gives the same object twice \(.*one.py:3\). Make a new one in each call",
+        ),
+        (
+            "def mul(a, b: int):\n    '''Multiply.\n\n    Args:\n        b: Times.\n    '''\n"
+            "class One(ToolEnv):\n    def __init__(self): super().__init__([mul])",
+            r"mul has no type hint for a and no description of a below `Args:` .*\(.*one.py:2\)",
+        ),
+        (
             "class One:\n    def reset(self): ...\n    async def step(self, reply): ...",
             "makes no environment, but One. Wanted is a subclass of rollcall.Environment",
         ),

@@ -187,7 +187,9 @@ def test_a_failing_environment_is_named(file: Path, before: str, after: str, mes
 
 def test_a_method_without_a_description_is_no_tool(file: Path) -> None:
     file.write_text(COUNTER.replace("number: What is added.", ""))
-    with pytest.raises(EnvironmentSpecError, match="made: add: Cannot generate JSON schema"):
+    with pytest.raises(
+        EnvironmentSpecError, match="made: add has no description of number below `Args:`"
+    ):
         environment_factory(f"{file}:Counter", {})
 
 

@@ -198,6 +198,7 @@ def test_options_follow_the_name_as_in_a_url() -> None:
     ("spec", "says"),
     [
         ("length?longest=4", "the reward 'length' has no option 'longest'; it has: free, most"),
+        ("length?fre=4", "it has: free, most. Did you mean 'free'?"),
         ("gsm8k?x=1", "the reward 'gsm8k' has no option 'x'; it has: none"),
         ("length?free=few", "length: free is 'few', where a whole number is wanted"),
         ("length?free=9&most=3", "free is 9 and most is 3 characters"),

@@ -142,6 +142,7 @@ def test_a_file_that_is_not_there_names_the_nearest_that_is(tmp_path: Path) -> N
     (tmp_path / "train.jsonl").touch()
     missing = MissingFile("--prompt_data", str(tmp_path / "trian.jsonl"), "no such file", "Give it")
     assert str(missing).endswith(f"Give it. In {tmp_path} there is train.jsonl")
+    assert missing.with_place().remedy == f"Give it. In {tmp_path} there is train.jsonl"
     other = MissingFile("--prompt_data", str(tmp_path / "gsm8k"), "no such file", "Give it")
     assert str(other).endswith("(given: " + str(tmp_path / "gsm8k") + "). Give it")
 

@@ -146,6 +146,11 @@ async def waits(requests: Sequence[RewardRequest]) -> list[Score]:
     return []
 
 
+class NoDisk(Environment):
+    def __init__(self) -> None:
+        raise OSError("no disk")
+
+
 class NoTask(Environment):
     async def reset(self) -> Messages:  # type: ignore[override]
         return ()
@@ -199,6 +204,12 @@ def test_a_wrong_argument_is_a_fault_of_its_name_and_the_others_faults_are_there
     assert "--" not in str(raised.value)
     assert faults[path].remedy
     assert "micro_train_batch_size" in faults or path in ("prompt_data", "reward")
+
+
+def test_a_positional_argument_is_told_to_be_a_keyword() -> None:
+    positional: Any = train
+    with pytest.raises(TypeError, match="train takes keywords, such as pretrain='data/model'"):
+        positional("data/model")
 
 
 def test_an_argument_that_is_missing_is_named_as_python_spells_it() -> None:
@@ -260,6 +271,25 @@ def test_what_only_the_files_show_is_a_fault_too(tiny: Tiny, run_dir: Path) -> N
             run_dir=run_dir,
         )
     assert raised.value.exit_code is ExitCode.USAGE
+
+
+def test_an_environment_that_cannot_be_made_is_told_once_with_what_to_do(
+    tiny: Tiny, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="cannot be made: OSError: no disk") as raised:
+        train(
+            pretrain=tiny.model,
+            prompt_data=tiny.prompts,
+            input_key="prompt",
+            environment=NoDisk,
+            rollout_batch_size=4,
+            train_batch_size=4,
+            micro_train_batch_size=4,
+            run_dir=run_dir,
+        )
+    (fault,) = raised.value.faults
+    assert fault.remedy == "Call train again once what it needs is there"
+    assert "no disk" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
