@@ -101,6 +101,8 @@ class CheckedIn:
     """The token of the head's Ray; None if it is this node's."""
     bare: bool = False
     """This node is a spare, and its Ray is to offer nothing."""
+    ray_port: int = 0
+    """Where the head's Ray listens; 0 if the head does not say it."""
 
 
 class ControlClient:
@@ -147,7 +149,8 @@ class ControlClient:
         self._question_seconds = float(row.get("question_seconds", QUESTION_SECONDS))
         address = str(row.get("address", ""))
         inherits, ray, bare = row.get("heritage"), row.get("ray_token"), row.get("bare", False)
-        return CheckedIn(str(value), address, inherits, ray, bool(bare))
+        port = int(row.get("ray_port", 0))
+        return CheckedIn(str(value), address, inherits, ray, bool(bare), port)
 
     def leave(self, node: str, why: str) -> bool:
         """Tell the head that this node's machine is about to go; return whether it knows now."""

@@ -185,9 +185,12 @@ class ControlServer:
         if self._registry.release_leaving():
             self._in_loop(self._workers.answer_running)
 
-    def bequeath(self, heritage: dict[str, Any] | None) -> None:
-        """Tell each worker that is accepted from now on how to lead the run in the head's place."""
-        self._workers.heritage = heritage
+    def bequeath(self, heritage: dict[str, Any] | None, ray_port: int = 0) -> None:
+        """Tell each worker that is accepted from now on how to lead the run in the head's place.
+
+        And the port of the head's Ray, which the worker's own settings may not have.
+        """
+        self._workers.heritage, self._workers.ray_port = heritage, ray_port
 
     def refuse(self, worker: str, address: str, why: str, seconds: float) -> None:
         """Refuse a node for so many seconds, which an earlier head has evicted."""

@@ -117,6 +117,8 @@ class WorkerRoutes:
     ranks: RankReports = field(init=False, default_factory=RankReports)
     heritage: dict[str, Any] | None = field(init=False, default=None)
     """What a worker has to know to take the head's place; None if none may."""
+    ray_port: int = field(init=False, default=0)
+    """Of the head's Ray; 0 if nobody has said it."""
     announced: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     """Ends all open polls."""
 
@@ -164,6 +166,7 @@ class WorkerRoutes:
         accepted = {
             "incarnation": self.registry.incarnation,
             "address": self.registry.me.address,
+            "ray_port": self.ray_port,
             "own_key": answer.own_key,
             "bare": answer.bare,
             "question_seconds": self._question_seconds(),

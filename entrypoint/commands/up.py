@@ -18,7 +18,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.found_checkpoints import has_begun
 from entrypoint.job.recipes import base as recipes
 from entrypoint.net import node_claims
-from entrypoint.node import roles, unfit_report
+from entrypoint.node import heritage, roles, unfit_report
 from entrypoint.preflight.check import Report
 from entrypoint.preflight.run import run_checks
 from entrypoint.preflight.show import failed_names, keep_report, not_well, say_report
@@ -36,6 +36,9 @@ NO_JOB = (
 def up(settings: Settings, *, bare: bool = False) -> int:
     """Run this node from preflight to exit. `bare`: nothing at all was typed."""
     role = decide(settings)
+    if leader := heritage.leader(settings) if isinstance(role, Head) else "":
+        settings = heritage.as_worker(settings, leader)  # before preflight: it needs fewer ports
+        role = decide(settings)
     is_head = isinstance(role, Head)
     own_job = is_head and not settings.waits_for_jobs
     if own_job and (problem := _faults_of_job(settings, bare=bare)):
@@ -46,6 +49,8 @@ def up(settings: Settings, *, bare: bool = False) -> int:
     if tried.faults:
         return fail("\n".join(tried.faults))
     console.set_up(settings)
+    if leader:
+        console.log.warning(roles.JOINS, leader)
     _say_notes(settings, tried, recipes.untold(settings) if own_job else ())
     inbox = _listening(settings)
     if is_head:

@@ -220,7 +220,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     control.max_restarts = settings.max_restarts
     patience = {"min_workers": role.min_workers, "replace_timeout": settings.replace_timeout}
     control.patience = patience
-    control.bequeath(heritage.told(settings, role, me.address))
+    control.bequeath(heritage.told(settings, role, me.address), settings.ray_port)
     _say_failover(settings, role)
     control.jobs.queue = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)

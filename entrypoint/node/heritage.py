@@ -22,8 +22,8 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, head_address
 from entrypoint.config.settings import Secret, Settings, declared
 from entrypoint.net.sockets import host_port
-from entrypoint.run import succession
-from entrypoint.run.lease import Lease
+from entrypoint.run import lease, succession
+from entrypoint.run.lease import HeldError, Lease
 from entrypoint.run.lost_head import Failover
 
 OF_NODE = frozenset(
@@ -169,6 +169,20 @@ def heir(settings: Settings, heritage: Heritage, address: str) -> tuple[Settings
         known=_others(settings),
     )
     return made, role
+
+
+def leader(settings: Settings) -> str:
+    """Return where a worker leads that has taken this head's place, and lives; "" if none does."""
+    leases = RunFiles(settings.run_dir).leases
+    moved = lease.moved_to(leases)
+    try:
+        if moved and settings.head_failover != NEVER:
+            Lease(leases).refuse_living()
+    except HeldError:
+        return moved
+    except OSError:  # the lease itself says why
+        pass
+    return ""
 
 
 def as_worker(settings: Settings, address: str) -> Settings:

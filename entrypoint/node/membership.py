@@ -203,7 +203,8 @@ class Membership:
 
     def _stay(self, way: WayIn) -> Message:
         """Join Ray at the head that has accepted this node; return what ended the membership."""
-        settings, client, host = self.settings, way.client, way.host
+        client, host = way.client, way.host
+        settings = replace(self.settings, ray_port=way.ray_port or self.settings.ray_port)
         put, over = self.inbox.put, threading.Event()
 
         def tell(message: Message) -> None:

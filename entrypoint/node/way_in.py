@@ -29,6 +29,8 @@ class WayIn:
     """The token of the head's Ray; None if it is this node's."""
     bare: bool = False
     """This node is a spare, and its Ray is to offer nothing."""
+    ray_port: int = 0
+    """Where the head's Ray listens; 0 if the head does not say it."""
 
 
 def through(
@@ -63,7 +65,8 @@ def through(
         if way is not None:
             way.client.close()
         inherits, ray = Heritage.read(accepted.heritage), accepted.ray_token
-        way = WayIn(host, client, info, accepted.incarnation, inherits, ray, accepted.bare)
+        about_ray = (ray, accepted.bare, accepted.ray_port)
+        way = WayIn(host, client, info, accepted.incarnation, inherits, *about_ray)
         has_moved = inherits is not None and inherits.takeovers > 0
         tried = {host, *answers}
         known = {accepted.address} if has_moved and accepted.address not in tried else {*left}

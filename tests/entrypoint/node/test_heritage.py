@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from entrypoint.config.settings import Settings, declared
 from entrypoint.job import command_identity
 from entrypoint.node import heritage
 from entrypoint.node.heritage import Heritage
+from entrypoint.run.lease import Lease
 
 JOB = ("python", "train.py", "--lr", "0.1")
 KEY = "a1b2" * 10
@@ -128,6 +130,19 @@ def test_a_head_that_comes_back_joins_where_the_lease_says(tmp_path: Path) -> No
     role = decide(settings)
     assert (role.name, settings.node_name) == ("worker", "head")
     assert settings.head_address == "10.0.0.2"
+
+
+@pytest.mark.parametrize(("given", "leads"), [("auto", "10.0.0.2"), ("off", "")])
+def test_a_head_that_starts_again_finds_the_worker_that_leads_while_it_lives(
+    tmp_path: Path, given: str, leads: str
+) -> None:
+    settings = head(tmp_path, ROLLCALL_HEAD_FAILOVER=given)
+    assert heritage.leader(settings) == ""
+    with Lease(RunFiles(tmp_path).leases, address="10.0.0.2", was_worker=True) as own:
+        assert heritage.leader(settings) == leads
+        assert own._descriptor is not None
+        fcntl.flock(own._descriptor, fcntl.LOCK_UN)  # as the kernel does when the holder dies
+        assert heritage.leader(settings) == ""
 
 
 def test_a_node_keeps_what_is_its_own_and_no_such_setting_is_unknown() -> None:

@@ -153,7 +153,6 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
         "RAY_WORKER": "1",
         "ROLLCALL_HEAD_ADDRESS": "the-head.invalid",
         "ROLLCALL_CONTROL_PORT": str(head.port),
-        "ROLLCALL_RAY_PORT": str(closed_port),
         "ROLLCALL_NODE_NAME": "w1",
         "ROLLCALL_HEAD_TIMEOUT": "20s",
         "ROLLCALL_RUN_DIR": str(tmp_path),
@@ -161,7 +160,16 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
     settings, inbox = read_settings(environ), Inbox()
     services = Services(settings, is_head=False, env={}, tell=print)
     membership = Membership(settings, {}, TOKEN, inbox, services)
+    head.control.bequeath(None, closed_port)
+    tried, connect = [], sockets.connect
+
+    def connecting(host: str, port: int) -> None:
+        tried.append(port)
+        connect(host, port)
+
+    monkeypatch.setattr(sockets, "connect", connecting)
     assert membership._join_once() == HeadLost("it is elsewhere now")
+    assert set(tried) == {closed_port}
     monkeypatch.setattr(services, "wait_ready", lambda *_: inbox.put(StopAsked("SIGTERM")))
     assert membership._join_once() == StopAsked("SIGTERM")
     assert head.heard.check_ins[0][0] == "w1"
