@@ -107,8 +107,9 @@ def test_the_lost_head_comes_back_as_a_worker_and_the_run_goes_on_with_all_nodes
     cluster: Cluster,
 ) -> None:
     link = f"{url_of(cluster, HEAD)}/?read={run_token.read_only(token(cluster)['ROLLCALL_TOKEN'])}"
-    # Two heads share one machine here, so the new one has the port that the old one would need.
-    cluster.own[HEAD] |= {"ROLLCALL_PREFLIGHT": "off"}
+    # Two heads share one machine here: the new one has the ports that the old one had, and the
+    # old one is given another port for its Ray, as preflight of a head would ask for.
+    cluster.own[HEAD] |= {"ROLLCALL_RAY_PORT": "9"}
     cluster.start(HEAD)
     Watch.until(
         cluster,
