@@ -356,7 +356,7 @@ def test_the_status_of_a_failed_job_has_its_cause_and_what_to_do(
 
 
 def test_open_prints_the_link_to_read_only_and_the_token_only_if_asked(
-    head: Head, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, head: Head, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key, url = run_token.read_only(TOKEN), of(head)["ROLLCALL_URL"]
     for words, said in (
@@ -376,6 +376,12 @@ def test_open_prints_the_link_to_read_only_and_the_token_only_if_asked(
     assert rollcall(wrong, "open") == 77
     said = capsys.readouterr().err
     assert "token: set ROLLCALL_TOKEN to the run's token, or ROLLCALL_RUN_DIR to the run's" in said
+    del wrong["ROLLCALL_URL"]
+    wrong |= {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_CONTROL_PORT": str(head.port)}
+    RunFiles(tmp_path).token.write_text(TOKEN)
+    assert rollcall({**wrong, "ROLLCALL_HEAD_ADDRESS": "127.0.0.1"}, "open") == 77
+    wins = f"ROLLCALL_TOKEN is set, and wins: unset it, and the token in {tmp_path} is used"
+    assert wins in capsys.readouterr().err
     assert rollcall(with_key, "stop") == 77
     assert "set ROLLCALL_TOKEN to" not in capsys.readouterr().err
 
