@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +74,41 @@ def test_a_program_trains_in_a_local_ray_that_ends_with_each_run(
     assert f"import {tmp_path}/env.py in place of Rollcall's package" in done.stdout
     assert "Result(steps=2, samples=16" in done.stdout
     assert (run_dir / "hf" / "config.json").exists()
+
+
+ENDS_WITH_RAY = """
+import time
+import ray
+from trainer.cluster.stop import StopRequest
+
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+stop = StopRequest()
+stop.install()
+print("here", flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("is_group", [True, False])
+def test_a_sigterm_that_ends_a_local_ray_too_ends_the_run_with_a_sentence(is_group: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDS_WITH_RAY],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as program:
+        assert program.stdout
+        assert program.stderr
+        assert program.stdout.readline() == "here\n"
+        if is_group:
+            os.killpg(program.pid, signal.SIGTERM)
+        else:
+            program.send_signal(signal.SIGTERM)
+            with pytest.raises(subprocess.TimeoutExpired):
+                program.wait(3)
+            program.send_signal(signal.SIGTERM)  # the second one ends it
+        assert program.wait(60) == 143
+        said = program.stderr.read()
+        assert ("Stopped without saving: SIGTERM has ended Ray" in said) == is_group, said

@@ -143,6 +143,7 @@ def run(
             raise TrainingError(str(error)) from error
         peers.end()
     finally:
+        stop.is_over = True
         if stays:
             placement.release(placed)
     if given.hub_model_id:
