@@ -230,7 +230,9 @@ WALKS = (
                 f"{COMMAND}:_on_this_node",
             ),
             Step(
-                f"{COMMAND}:_up", "role, faults of the job, preflight", f"{COMMAND}:_on_this_node"
+                "entrypoint/commands/up.py:up",
+                "faults of the job, preflight",
+                f"{COMMAND}:_on_this_node",
             ),
             Step("entrypoint/preflight/run.py:run_checks", "the checks of this node"),
             Step("entrypoint/node/roles.py:serve", "head or worker"),
