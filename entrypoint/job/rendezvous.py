@@ -296,7 +296,9 @@ class Rendezvous:
             raise wait.NotYetError(f"{state}; {self._refusal}")
         if not state.complete and shrink is None:
             self._unseen_since = None
-            raise wait.NotYetError(str(state))
+            then = f"; after {duration(patience)} (ROLLCALL_REPLACE_TIMEOUT) the run goes on so"
+            may_shrink = there >= self.minimum and math.isfinite(waited)
+            raise wait.NotYetError(f"{state}{then if may_shrink else ''}")
         self._settle_spares(state)
         try:
             alive, nodes = len(self.cluster.alive()), 1 + there + len(state.spares)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from entrypoint.job.failures.classes import (
 from entrypoint.job.failures.policy import Grow, History, decide, with_fewer
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.builtin.recipe import RECIPE
+from entrypoint.net import wait
 from entrypoint.run.failure_classes import FailureClass
 from tests.support.builtin_settings import settings_of
 from tests.support.world import DIED, FINISHED, STOPPED, Act, World, ends
@@ -82,8 +84,10 @@ def present(world: World) -> list[list[str]]:
 
 
 def test_a_lost_worker_is_waited_for_then_the_run_goes_on_with_what_is_left(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(wait, "SAY_AFTER_SECONDS", (0.1, 60.0))
+    caplog.set_level(logging.INFO)
     world = two_workers(tmp_path, loses("b", ends(DIED, at_step=5)), ends(FINISHED, at_step=9))
     began = time.monotonic()
     assert world.lives().name == "finished"
@@ -92,6 +96,7 @@ def test_a_lost_worker_is_waited_for_then_the_run_goes_on_with_what_is_left(
     answers = [event["details"]["answer"] for event in world.journal.events("decision")]
     assert answers == ["resume", "shrink"]
     assert "1 of 2 workers are there after" in world.sentences("decision")[1]
+    assert "; after 0.5 s (ROLLCALL_REPLACE_TIMEOUT) the run goes on so (" in caplog.text
 
 
 def test_a_worker_that_is_back_in_time_is_one_of_the_next_attempt(tmp_path: Path) -> None:
