@@ -22,6 +22,7 @@ class Certificate(TypedDict):
 
 class Stopping(TypedDict):
     stopping: bool
+    cannot_save: str
 
 
 class State(TypedDict):

@@ -384,7 +384,8 @@ class ControlServer:
             who = f" by a command (rollcall stop) or a client{where}"
         self._observer.stop_requested(f"asked over HTTP{who}")
         self._is_stopping = True
-        return JSONResponse({"stopping": True}, status_code=202)
+        unsaved = self.sentence if self.phase is HeadPhase.AWAITING_STORAGE else ""
+        return JSONResponse({"stopping": True, "cannot_save": unsaved}, status_code=202)
 
     async def _metrics(self, request: Request) -> Response:
         return Response(await self._reads.ask(self._scraped), media_type=prometheus.CONTENT_TYPE)

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -36,6 +36,7 @@ from entrypoint.run.shown_path import shown
 Say = Callable[[Mapping[str, Any]], Iterable[str]]
 """Turns an answer of the head into lines."""
 STOPS = "the head will save, stop and exit 143. That takes a while: {} returns once it is over"
+UNSAVED = "The run ends with its last checkpoint"
 ENDED = (
     "the head was lost: what it had left on this machine is ended ({}), and its memory and GPUs "
     "are free. A start with the same run directory goes on from the newest checkpoint"
@@ -93,7 +94,7 @@ def stop(settings: Settings, options: argparse.Namespace) -> int:
             return _say(settings, options, ("POST", path), lambda row: [_after_stop(row, stops)])
         of = "" if settings.url else f" {shlex.quote(shown(settings.run_dir))}"
         wait = f"`rollcall wait{of}`"
-        return _say(settings, options, ("POST", "/v1/stop"), lambda _: [STOPS.format(wait)])
+        return _say(settings, options, ("POST", "/v1/stop"), partial(_of_stop, wait=wait))
     except AwayError:
         if options.job or not (ended := _ended_leftovers(settings)):
             raise
@@ -109,6 +110,11 @@ def stop(settings: Settings, options: argparse.Namespace) -> int:
             "ROLLCALL_RUN_DIR to the run's directory, or for a head elsewhere ROLLCALL_URL and "
             "ROLLCALL_TOKEN"
         ) from None
+
+
+def _of_stop(row: Mapping[str, Any], *, wait: str) -> Sequence[str]:
+    why = row.get("cannot_save")  # a head of an earlier version does not tell it
+    return [f"the head cannot save: {why}. {UNSAVED}" if why else STOPS.format(wait)]
 
 
 def _ended_leftovers(settings: Settings) -> int:

@@ -15,6 +15,8 @@ from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.text import dated
 
 TO_REPLACE = "start it again, or another node in its place"
+STORAGE = "waiting for storage"
+"""The phase of a head whose run directory takes no write: the journal cannot say why."""
 MOST_NAMED = 8
 """Nodes of one warning that are named."""
 
@@ -108,6 +110,8 @@ def _phase(state: Mapping[str, Any]) -> str:
     """Return the head's phase; of a job that tells no steps, nobody knows that it trains."""
     trains = state["phase"] == "training"
     phase = "running" if trains and not state.get("tells_steps", True) else str(state["phase"])
+    if phase == STORAGE and (why := state.get("sentence")):
+        phase = f"{phase}: {why}"
     return f"{phase}, a stop was asked" if state.get("is_stopping") else phase
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from contract import lease
 from contract.exit_codes import ExitCode
 from contract.files.child_variables import ATTEMPT
+from contract.files.os_errors import remedy
 from contract.launch import places
 from contract.launch.model_digests import ModelDigests
 from contract.progress import RunResult
@@ -282,7 +283,8 @@ class Supervisor:
 
         The journal takes no event meanwhile: the phase alone says it.
         """
-        self.run.control.phase = HeadPhase.AWAITING_STORAGE
+        control = self.run.control
+        control.phase, before = HeadPhase.AWAITING_STORAGE, control.sentence
         probe = self.run.files.root / ".probe"
 
         def write() -> None:
@@ -291,7 +293,10 @@ class Supervisor:
                 write_atomically(probe, "x" * PROBE_BYTES)
                 probe.unlink()
             except OSError as error:
-                raise wait.NotYetError(f"{probe.parent}: {error.strerror}") from None
+                why = f"{probe.parent}: {error.strerror}"
+                cure = remedy(error)
+                control.sentence = f"{why}: {cure}" if cure else why
+                raise wait.NotYetError(why) from None
 
         what, timeout = "the run directory to take a write", self.run.settings.service_timeout
         try:
@@ -299,6 +304,7 @@ class Supervisor:
                 wait.until(what, write, timeout=timeout, stop=self.run.inbox.stop)
         except wait.GaveUpError as error:
             raise StorageLostError(str(error)) from None
+        control.sentence = before
 
     def _step(self) -> int:
         progress = self.run.progress()

@@ -42,10 +42,12 @@ def test_a_run_directory_that_takes_no_write_is_a_phase_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal takes no event then; page, metrics and `status` show the phase."""
-    phases = []
+    phases: list[str] = []
+    said: list[str] = []
 
     def full_for_a_while(path: Path, content: str) -> None:
         phases.append(world.control.phase)
+        said.append(world.control.sentence)
         if len(phases) < 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write_atomically(path, content)
@@ -55,6 +57,9 @@ def test_a_run_directory_that_takes_no_write_is_a_phase_of_its_own(
     world = World(tmp_path, ends(full), ends(FINISHED, at_step=9))
     assert world.lives().name == "finished"
     assert phases == ["waiting for storage"] * 3
+    why = f"{world.run.root}: No space left on device: free space there"
+    assert said[1:] == [why] * 2
+    assert world.control.sentence != why
 
 
 def test_a_job_that_dies_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from contract.launch.collectives import Entry, Group, Standing
 from contract.progress import Progress
 from entrypoint.cluster import serving
 from entrypoint.cluster.client import RefusedError
+from entrypoint.cluster.server import HeadPhase
 from entrypoint.cluster.trust import WrongTokenError
 from entrypoint.net.wait import NotYetError
 from entrypoint.processes.inbox import (
@@ -336,8 +337,11 @@ def test_events_are_streamed_as_the_journal_grows(head: Head) -> None:
     assert sentences == ["one", "two"]
 
 
-def test_a_stop_is_passed_on(head: Head) -> None:
-    assert head.client().ask("POST", "/v1/stop").status_code == 202
+def test_a_stop_is_passed_on_and_says_what_keeps_the_head_from_saving(head: Head) -> None:
+    head.control.phase, head.control.sentence = HeadPhase.AWAITING_STORAGE, "/run: full"
+    answer = head.client().ask("POST", "/v1/stop")
+    assert answer.status_code == 202
+    assert answer.json() == {"stopping": True, "cannot_save": "/run: full"}
     assert head.heard.stops == [
         "asked over HTTP by a command (rollcall stop) or a client at 127.0.0.1"
     ]

@@ -367,6 +367,9 @@ def test_a_state_names_the_head_once_and_counts_workers_only_if_there_are_any(
         **{"expected_workers": expected, "missing": [], "outcome": None, "page": "http://h"},
     }
     assert status_text.state_sentences(state)[0] == said
+    full = {"phase": "waiting for storage", "sentence": "/run: No space left on device"}
+    (first, *_) = status_text.state_sentences(state | full)
+    assert first == said.replace("training", "waiting for storage: /run: No space left on device")
 
 
 @pytest.mark.parametrize(
