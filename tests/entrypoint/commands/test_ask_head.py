@@ -370,6 +370,8 @@ def test_a_state_names_the_head_once_and_counts_workers_only_if_there_are_any(
     full = {"phase": "waiting for storage", "sentence": "/run: No space left on device"}
     (first, *_) = status_text.state_sentences(state | full)
     assert first == said.replace("training", "waiting for storage: /run: No space left on device")
+    asked = status_text.state_sentences({**state, "is_stopping": True})[0]
+    assert asked == said.replace("training", "training, a stop was asked")
 
 
 @pytest.mark.parametrize(
