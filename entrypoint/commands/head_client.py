@@ -167,6 +167,12 @@ def _nowhere(settings: Settings) -> str:
     if lost := _lost_head(settings):
         return lost.removeprefix(". ")
     run = RunFiles(settings.run_dir)
+    with suppress(OSError):  # it has let its lease go, and could write no outcome
+        silent = lease.silence(run.leases)
+        begun = run.journal.exists() and not unfit_head_note.read(run)
+        if begun and silent is not None and silent > SILENCE_SECONDS:
+            ago = duration(silent)
+            return f"the head of {run.root} ended {ago} ago without a word: {all_of(run, silent)}"
     return f"no head leads the run in {run.root} now{_nearby(settings)}"
 
 

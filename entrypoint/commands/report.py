@@ -24,11 +24,13 @@ from entrypoint.run import comparison, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST
 from entrypoint.run.flight_record import html, read_run, text
 from entrypoint.run.flight_record.read_run import Part
-from entrypoint.run.flight_record.record import NothingToReportError
+from entrypoint.run.flight_record.record import RUNNING, NothingToReportError
 from entrypoint.run.shown_path import shown
 
 WHY = ("cause", "place", "to_do", "resume", "log", "model", "best_policy", "newest_checkpoint")
 """What the end of a run adds to its record."""
+LEAST_FREE = 2**20
+"""Bytes of storage below which a head does not write."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,7 +60,8 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps({**(_record(own) or {} if own else {}), **rows}))
     else:
         page = [f"the page: {shown(options.html)}"] if options.html else []
-        print("\n".join([*(_lines(own) if own else []), *_lines_of_jobs(jobs), *page]))
+        full = _full(run, own) if own else []
+        print("\n".join([*(_lines(own) if own else []), *full, *_lines_of_jobs(jobs), *page]))
     return ExitCode.FINISHED
 
 
@@ -143,6 +146,13 @@ def _lines(part: Part) -> Iterator[str]:
         yield from part.best_told()
         yield from part.end.places() if part.end else ()
         yield from rest
+
+
+def _full(run: RunFiles, own: Part) -> list[str]:
+    """Return that no space is left for a run that has not ended: its journal cannot say it."""
+    if own.state != RUNNING or shutil.disk_usage(run.root).free >= LEAST_FREE:
+        return []
+    return [f"warning: no space is left in {shown(run.root)}: free some, and the run goes on"]
 
 
 def _lines_of_jobs(jobs: Sequence[Part]) -> Iterator[str]:

@@ -152,6 +152,14 @@ def test_a_head_that_is_gone_is_named_with_when_it_was_heard(
     append_event(journal, "start", "this is the head", {"failover": failover})
     assert rollcall(where, "status") == 69
     assert "as no worker was there that knows the job: start it" in capsys.readouterr().err
+    beat = lease.path.read_text()
+    lease.path.write_text('{"over": true}')  # without an outcome: the storage was full
+    os.utime(lease.path, (long_ago, long_ago))
+    assert rollcall({name: where[name] for name in where if name != "RAY_WORKER"}, "status") == 69
+    said = capsys.readouterr().err
+    assert re.search(rf"the head of {tmp_path} ended 3 min \d+ s ago without a word: no wor", said)
+    lease.path.write_text(beat)
+    os.utime(lease.path, (long_ago, long_ago))
     append_event(journal, "check-in", "worker-1 checked in", {"node": "worker-1"})
     candidacy.tell(RunFiles(tmp_path).leases, "worker-1")
     assert rollcall(where, "status") == 69

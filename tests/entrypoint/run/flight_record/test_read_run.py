@@ -193,6 +193,17 @@ def test_a_run_whose_head_has_been_silent_for_hours_does_not_run(
     assert json.loads(capsys.readouterr().out)["outcome"] == "head_lost"
 
 
+def test_a_run_whose_storage_is_full_is_said_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    clock.begins(1)
+    run = reported_runs.written(tmp_path / "run", clock)
+    monkeypatch.setattr(report_command, "LEAST_FREE", 2**80)
+    assert report_command.main([str(run.root)]) == 0
+    assert f"warning: no space is left in {run.root}: free some" in capsys.readouterr().out
+
+
 def test_a_head_that_died_a_moment_ago_is_lost_and_one_with_another_clock_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
