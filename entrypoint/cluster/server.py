@@ -99,10 +99,10 @@ class ControlServer:
         self.idle = ""
         """A sentence on GPUs that have no work; "" if all have."""
         self.max_restarts: int | None = None
+        """The restart budget of the run, for the metrics."""
         self.patience: dict[str, float] = {}
         """`min_workers` with which the run may go on, after `replace_timeout` seconds."""
         self._is_stopping = False
-        """The restart budget of the run, for the metrics."""
         self.speeds: Sequence[Speed] = ()
         """Of the ranks of the job that runs."""
         self.stragglers: Sequence[SlowRank] = ()
