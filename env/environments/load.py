@@ -70,7 +70,7 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
             return _of_trl(module, made, dict(arguments))
         factory = partial(made, **arguments)
         with trial(factory) as first:
-            if not isinstance(made, type):
+            if not isinstance(made, type) and (isinstance(first, Environment) or is_trl(first)):
                 _check_is_new(spec, made, factory, first)
             if is_trl(first):
                 return _of_trl(module, made, dict(arguments))
