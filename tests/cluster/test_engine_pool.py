@@ -169,6 +169,7 @@ def test_an_engine_on_a_living_node_is_replaced_there_also_after_a_node_was_lost
         assert run.write()[engine][0] == node
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("run", ["ab"], indirect=True)
 def test_where_no_slot_is_free_the_run_goes_on_with_the_engines_that_are_left(run: Run) -> None:
     head = run.cluster.head_node.node_id

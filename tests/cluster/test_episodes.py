@@ -17,6 +17,7 @@ from trainer.config.parse import parse
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
+@pytest.mark.faults
 def test_an_engine_that_is_killed_costs_no_episode(
     tiny: Tiny, run_dir: Path, tmp_path: Path, begin: Begin
 ) -> None:

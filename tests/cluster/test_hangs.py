@@ -119,6 +119,7 @@ def meeting(
     return group
 
 
+@pytest.mark.faults
 def test_the_rank_that_sleeps_before_a_collective_is_told_early_and_ends_the_call(
     meeting: WorkerGroup[Member], told: Told
 ) -> None:

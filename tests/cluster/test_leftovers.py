@@ -17,6 +17,7 @@ JOB = Path(__file__).with_name("leaving_job.py")
 WORKER = 1
 
 
+@pytest.mark.faults
 def test_what_a_job_leaves_on_head_and_worker_is_ended_as_it_ends(tmp_path: Path) -> None:
     job = (sys.executable, str(JOB))
     with closing(Cluster(tmp_path / "run", workers=1, job=job)) as cluster:

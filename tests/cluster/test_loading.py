@@ -136,6 +136,7 @@ def same(benches: Benches, role: str, model: Path, directory: Path, mixed_precis
     assert max(split.held) < 0.3
 
 
+@pytest.mark.faults
 def test_loading_takes_a_part_of_the_memory(benches: Benches, tmp_path: Path) -> None:
     """Of a model of 120 MB on four ranks, against the same processes with a whole one each."""
     small, large = written("qwen2", tmp_path / "small"), tmp_path / "large"

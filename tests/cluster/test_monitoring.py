@@ -38,6 +38,7 @@ def driver(cluster: Cluster) -> list[psutil.Process]:
     return cluster.named(HEAD, str(JOB))
 
 
+@pytest.mark.faults
 def test_a_run_is_watched_from_start_over_a_crash_to_its_end(tmp_path: Path) -> None:
     with hook_server([500]) as hook:
         watched = {"ROLLCALL_LOG": "json", "ROLLCALL_WEBHOOK": hook.url}

@@ -30,6 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         cluster.close()
 
 
+@pytest.mark.faults
 def test_stop_saves_and_ends_with_143_and_the_same_start_and_a_finished_run_do_not_begin_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.close()
 
 
+@pytest.mark.faults
 def test_the_second_stage_reads_a_file_of_the_first_and_goes_on_with_the_next_head(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ class HurriedClock:
         return time.monotonic() + 31 * self._looks
 
 
+@pytest.mark.faults
 def test_a_ray_whose_daemon_is_late_is_started_again_and_nothing_of_it_stays(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

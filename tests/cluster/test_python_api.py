@@ -90,7 +90,7 @@ time.sleep(120)
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("is_group", [True, False])
+@pytest.mark.parametrize("is_group", [True, pytest.param(False, marks=pytest.mark.faults)])
 def test_a_sigterm_that_ends_a_local_ray_too_ends_the_run_with_a_sentence(is_group: bool) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", ENDS_WITH_RAY],

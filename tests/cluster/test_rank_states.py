@@ -20,10 +20,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 @pytest.mark.parametrize(
     ("stage", "adam_offload"),
     [
-        *((1, True), (2, False), (3, False)),
+        *((2, False), (3, False)),
         *(
             pytest.param(*case, marks=pytest.mark.faults)
-            for case in ((1, False), (2, True), (3, True))
+            for case in ((1, False), (1, True), (2, True), (3, True))
         ),
     ],
 )

@@ -127,6 +127,7 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
     assert leaves_of(config, 12) == leaves_of(alone, 12)
 
 
+@pytest.mark.faults
 def test_a_step_that_was_returned_to_is_not_overwritten_by_the_copy_of_the_step_after_it(
     flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

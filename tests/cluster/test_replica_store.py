@@ -71,6 +71,7 @@ class Rank:
         return replicate(HostBuffer(64), "policy", 0, to)
 
 
+@pytest.mark.faults
 def test_a_new_rank_can_be_told_of_a_dead_store_whose_job_has_ended() -> None:
     with cluster_at({"num_cpus": 1, "node_name": "a"}, {"num_cpus": 1, "node_name": "b"}) as nodes:
         earlier = {"RAY_ADDRESS": nodes.address} | {"PATH": "/usr/bin:/bin"}
@@ -126,6 +127,7 @@ class Ranks:
         return Told()
 
 
+@pytest.mark.faults
 def test_a_step_is_not_finished_if_a_store_ends_before_its_shards_outlive_ray(
     tmp_path: Path,
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_step_is_not_finished_if_a_store_ends_before_its_shards_outlive_ray(
         assert peers.complete == 3
 
 
+@pytest.mark.faults
 def test_no_shard_is_sent_while_a_store_may_still_delete_what_is_not_of_the_attempt_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def test_a_worker_that_starts_again_joins_the_ray_of_before(cluster: Cluster) ->
     assert state(cluster, cluster.run.token.read_text()).json()["present"] == 1
 
 
+@pytest.mark.faults
 def test_a_head_that_starts_again_has_the_new_token_for_ray_too(cluster: Cluster) -> None:
     attempts = len(cluster.events("attempt"))
     cluster.kill(HEAD)

@@ -181,6 +181,7 @@ def test_in_bf16_ranks_that_share_samples_score_as_one_does(
     assert found[0].any()
 
 
+@pytest.mark.faults
 def test_training_goes_on_at_another_number_of_ranks_that_share(
     benches: Benches, models: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -213,6 +214,7 @@ def test_a_model_whose_tokens_meet_outside_attention_is_refused_by_a_trial(
         bench.call_ranks(Workbench.build, "policy", made).result()
 
 
+@pytest.mark.faults
 def test_a_run_whose_gpus_share_samples_is_the_run_of_one_gpu(
     tiny: Tiny, run_dir: Path, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def speaks_tls(host: str, port: int) -> bool:
     return True
 
 
+@pytest.mark.faults
 def test_nodes_with_tls_train_to_the_end_and_one_that_lacks_it_is_refused_by_name(
     cluster: Cluster, hurry: Path
 ) -> None:

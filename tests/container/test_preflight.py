@@ -147,6 +147,7 @@ def refusal(cluster: Cluster, name: str) -> str:
     return " ".join(event["sentence"] for event in told if f"refused {name} " in event["sentence"])
 
 
+@pytest.mark.faults
 def test_a_worker_on_other_storage_is_refused_on_both_sides(
     waiting: Cluster, tmp_path: Path
 ) -> None:

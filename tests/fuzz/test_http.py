@@ -36,7 +36,7 @@ CHECKS = (
 )
 REQUESTS = max(4, CASES // 1000)
 """Of each operation."""
-IN_FAULTS = {"wrong", "operator", "submit"}
+IN_FAULTS = {"wrong", "operator", "submit", "token"}
 """Keys of a kind (none opens anything; a part is open; all) of which another one is not there."""
 LIMITS = {"maxLength", "maxItems", "maxProperties"}
 LEFT_OUT = "/v1/(events|token)$"

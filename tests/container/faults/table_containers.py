@@ -162,7 +162,7 @@ def deaths() -> Iterator[Fault[Containers]]:
             heal=started(node),
             deadline=90 if node == FIRST else 120,
             classes=DIED if node == FIRST else frozenset(),
-            fast=True,
+            fast=node != FIRST,
             restarts=None if node == FIRST else True,
         )
 

@@ -26,7 +26,6 @@ def spoilt_checkpoints() -> Iterator[Fault[Stage]]:
             inject=acts.spoilt(spoil),
             deadline=90,
             classes=DIED,
-            fast=name == "bit-flipped",
         )
     for name, sentence, inject in (
         ("copied", "under the name of a later step", acts.copied),

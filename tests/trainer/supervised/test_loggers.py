@@ -155,7 +155,7 @@ def test_a_wandb_that_is_frozen_holds_the_end_of_a_stage_no_longer_than_its_limi
 @pytest.mark.parametrize(
     ("moment", "environ"),
     [
-        pytest.param("log", {"WANDB_FINISH_TIMEOUT": "1"}, marks=pytest.mark.slow),
+        pytest.param("log", {"WANDB_FINISH_TIMEOUT": "1"}, marks=pytest.mark.faults),
         pytest.param("save", {"WANDB_LOG_MODEL": "checkpoint"}, marks=pytest.mark.faults),
     ],
 )
