@@ -52,6 +52,7 @@ def lost_files() -> Iterator[Fault[Stage]]:
         after=8,
         deadline=90,
         classes=DIED,
+        fast=True,
     )
     yield Fault(
         name="ray-session-1-gone",
