@@ -17,9 +17,9 @@ DAEMONS = frozenset({"gcs_server", "raylet"})
 DAEMONS_END_SECONDS = 45.0
 """They take 10 s for it; a minute later Ray ends this process without a word of ours."""
 LOST_WITH_RAY = (
-    "Stopped without saving: SIGTERM has ended Ray's processes, too. What started this run again "
-    "resumes it from its newest checkpoint. To save first, send SIGTERM to process {pid} alone, "
-    "not to its group"
+    "Stopped without saving: SIGTERM has ended Ray's processes, too. The same call or command "
+    "resumes the run from its newest checkpoint. To save first, send SIGTERM to process {pid} "
+    "alone, not to its group"
 )
 
 

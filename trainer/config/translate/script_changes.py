@@ -137,19 +137,22 @@ def _of_call(source: Source, call: ast.Call, names: set[str], makers: set[str]) 
         yield Change(call, "", None)
 
 
+def _assigned(source: Source) -> Iterator[tuple[ast.expr, ast.expr, str]]:
+    """Yield what sets or deletes an attribute, with its object and the attribute's name."""
+    for one in source.nodes:
+        if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
+            yield one, one.value, one.attr
+        elif isinstance(one, ast.Call) and named(one.func) == "setattr" and len(one.args) == 3:
+            yield one, one.args[0], str(constant(source.resolved(one.args[1])) or "")
+
+
 def elsewhere(source: Source, known: set[str]) -> list[Change]:
     """Return changes of TRL's arguments in objects that are none of those known.
 
     Those of a model or a tokeniser, and an object's own, are no changes of a config.
     """
     found: list[Change] = []
-    for one in source.nodes:
-        if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
-            of, key = one.value, one.attr
-        elif isinstance(one, ast.Call) and named(one.func) == "setattr" and len(one.args) == 3:
-            of, key = one.args[0], str(constant(source.resolved(one.args[1])) or "")
-        else:
-            continue
+    for one, of, key in _assigned(source):
         parts = {*path(of).split(".")}
         if path(of) not in known and path(of) != "self" and not parts & {*NO_CONFIGS}:
             found.append(Change(one, key, None))
@@ -163,18 +166,11 @@ def _given(call: ast.Call) -> list[ast.expr]:
 def of_trainer(source: Source, names: set[str]) -> list[Change]:
     """Return the changes of a trainer, and of its `args`."""
     found: list[Change] = []
-    for one in source.nodes:
-        if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
-            of = one.value
-            if isinstance(of, ast.Attribute) and of.attr == "args":
-                of = of.value
-            if path(of) in names:
-                found.append(Change(one, one.attr, None))
-        elif isinstance(one, ast.Call) and named(one.func) == "setattr" and len(one.args) == 3:
-            of = one.args[0]
-            of = of.value if isinstance(of, ast.Attribute) and of.attr == "args" else of
-            if path(of) in names:
-                found.append(Change(one, str(constant(one.args[1]) or ""), None))
+    for one, of, key in _assigned(source):
+        if isinstance(of, ast.Attribute) and of.attr == "args":
+            of = of.value
+        if path(of) in names:
+            found.append(Change(one, key, None))
     return sorted(found, key=lambda one: one.line)
 
 
@@ -182,13 +178,7 @@ def of_packages(source: Source) -> Iterator[Change]:
     """Yield what a script sets in code of packages, as in `GRPOTrainer.compute_loss = own`."""
     whole = {**source.imports, **source.modules}
     roots = {name for name, of in whole.items() if of.split(".")[0] in CODE}
-    for one in source.nodes:
-        if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
-            of, key = one.value, one.attr
-        elif isinstance(one, ast.Call) and named(one.func) == "setattr" and len(one.args) == 3:
-            of, key = one.args[0], str(constant(source.resolved(one.args[1])) or "")
-        else:
-            continue
+    for one, of, key in _assigned(source):
         if path(of).split(".")[0] in roots:
             yield Change(one, key, None)
 
