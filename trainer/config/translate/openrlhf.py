@@ -42,7 +42,7 @@ def _checked(value: str, values: Values) -> Answer:
 def _first(value: str, values: Values) -> Answer:
     """Return the mode of releases whose default is tis."""
     types = ("vllm_is_correction_type", "algo.advantage.is_correction_type")
-    if any(values.has(name) for name in types) or _is_on(values, "use_icepop"):
+    if any(values.has(name) for name in types) or values.on("use_icepop"):
         return needless("its type is given")
     return "clip" if switch(value, values) == "true" else needless("it is off here too")
 
@@ -56,13 +56,9 @@ def _icepop(value: str, values: Values) -> Answer:
     if switch(value, values) != "true":
         return needless("it is off here too")
     enabled = ("enable_vllm_is_correction", "algo.advantage.is_correction_enable")
-    if not any(_is_on(values, name) for name in enabled):
+    if not any(values.on(name) for name in enabled):
         return needless("it has no effect without --enable_vllm_is_correction")
     return "mask"
-
-
-def _is_on(values: Values, name: str) -> bool:
-    return values.has(name) and switch(values[name], values) == "true"
 
 
 def _k3(value: str, values: Values) -> Answer:
